@@ -1,0 +1,42 @@
+# Each target sets up its own .venv on first use and is quick after that.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test slow gpu network lint format bench docs clean
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seedbed needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+
+.venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable '.[$*]'
+	@touch $@
+
+demo: .venv/.installed-demo
+	$(BIN)/seedbed demo
+
+test: .venv/.installed-test
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+slow gpu network: .venv/.installed-test
+	$(BIN)/python -m pytest -m $@
+
+# mypy and the import contract see only real package trees, so they read the package as installed.
+lint: .venv/.installed-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	@rm -rf build/typing build/lib build/bdist.*
+	$(PIP) --no-deps --target build/typing .
+	cd build/typing && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p seedbed
+	PYTHONPATH=build/typing $(BIN)/lint-imports --config pyproject.toml
+
+format: .venv/.installed-dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: .venv/.installed-test
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

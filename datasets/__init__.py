@@ -1,0 +1,8 @@
+"""Data: ``load_*`` (packaged), ``make_*`` (synthetic), ``fetch_*`` (network), LightningDataModules.
+
+Public names are listed in ``__init__.pyi`` and load on first use.
+"""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

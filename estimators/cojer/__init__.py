@@ -1,0 +1,1 @@
+"""CoJER: intervals that control the false coverage proportion of a batch."""

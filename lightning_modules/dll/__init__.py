@@ -1,0 +1,1 @@
+"""Dendritic localized learning."""

@@ -1,0 +1,1 @@
+"""MetaOptimize: step sizes learned while training."""

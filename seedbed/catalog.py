@@ -1,0 +1,203 @@
+"""The one list of methods.
+
+The command line, the conformance tests, the README table and the docs all read it; nothing repeats it.
+Adding a method here puts it under every conformance test.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+Kind = Literal["estimator", "optimizer", "module", "layer", "display", "callback", "function"]
+
+
+@dataclass(frozen=True)
+class Public:
+    """A public name of a method.
+
+    Attributes
+    ----------
+    name : str
+        Name inside the method's folder or, with a dot, a full path such as ``seedbed.estimators.X``.
+    kind : str
+        What it promises, and so which conformance tests it meets.
+    small : mapping
+        Keyword arguments of an instance small enough to be fitted in a second. Plain values only: they
+        are written to YAML for LightningCLI. An optimizer's go to its ``build(params, **small)``.
+    data : str, optional
+        For modules: the data module (full path) that feeds it in the conformance tests.
+    data_small : mapping
+        Keyword arguments of that data module.
+    """
+
+    name: str
+    kind: Kind
+    small: Mapping[str, Any] = field(default_factory=dict)
+    data: str | None = None
+    data_small: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A paper and its implementation.
+
+    Attributes
+    ----------
+    slug : str
+        The method's name in every path.
+    title : str
+        Title of the paper.
+    authors : str
+        Authors of the paper.
+    where : str
+        Venue and pages.
+    url : str
+        Where to read it.
+    summary : str
+        What it gives a user, one line.
+    folder : {"estimators", "optimizers", "lightning_modules"}
+        The branch that holds it.
+    public : tuple of Public
+        Its public names.
+    extras : tuple of str
+        Extras of seedbed that its demo and data need.
+    """
+
+    slug: str
+    title: str
+    authors: str
+    where: str
+    url: str
+    summary: str
+    folder: Literal["estimators", "optimizers", "lightning_modules"]
+    public: tuple[Public, ...]
+    extras: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """Import path of the method's module."""
+        return f"seedbed.{self.folder}.{self.slug}"
+
+    def path(self, public: Public) -> str:
+        """Full import path of one of its public names.
+
+        Parameters
+        ----------
+        public : Public
+            One of ``self.public``.
+
+        Returns
+        -------
+        str
+            Such as ``seedbed.estimators.CoJERRegressor``.
+        """
+        return public.name if "." in public.name else f"seedbed.{self.folder}.{public.name}"
+
+    def demo(self) -> Any:
+        """Load the method's demo.
+
+        Returns
+        -------
+        callable
+            ``run(report) -> seedbed.demos.Demo``.
+        """
+        return import_module(f"{self.module}.demo").run
+
+
+def load(path: str) -> Any:
+    """Import a public name.
+
+    Parameters
+    ----------
+    path : str
+        Full path, such as ``seedbed.estimators.CoJERRegressor``.
+
+    Returns
+    -------
+    object
+        The class or function.
+    """
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+METHODS: tuple[Method, ...] = (
+    Method(
+        slug="cojer",
+        title="False Coverage Proportion Control for Conformal Prediction",
+        authors="Alexandre Blain, Bertrand Thirion, Pierre Neuvial",
+        where="ICML 2025, PMLR 267:4471-4481",
+        url="https://openreview.net/forum?id=H9vSxIhsuh",
+        summary="Prediction intervals whose share of misses in a batch stays below alpha with probability 1 - delta.",
+        folder="estimators",
+        public=(Public("CoJERRegressor", "estimator"),),
+        extras=("data",),
+    ),
+    Method(
+        slug="dll",
+        title="Dendritic Localized Learning: Toward Biologically Plausible Algorithm",
+        authors="C. Lv, J. Xu, Y. Lu, X. Wang, Z. Wang, Z. Xu, D. Yu, X. Du, X. Zheng, X. Huang",
+        where="ICML 2025, PMLR 267:41682-41700",
+        url="https://arxiv.org/abs/2501.09976",
+        summary="Networks that learn by local rules: no autograd graph, no weight transport, one phase.",
+        folder="lightning_modules",
+        public=(),
+        extras=("data",),
+    ),
+    Method(
+        slug="metaoptimize",
+        title="MetaOptimize: A Framework for Optimizing Step Sizes and Other Meta-parameters",
+        authors="Arsalan Sharifnassab, Saber Salehkaleybar, Richard S. Sutton",
+        where="ICML 2025, PMLR 267:54300-54325",
+        url="https://openreview.net/forum?id=H78W6bTkuZ",
+        summary="Wraps a torch optimizer and learns its step sizes while it trains.",
+        folder="optimizers",
+        public=(),
+    ),
+)
+
+
+def get(slug: str) -> Method:
+    """Return the method with this slug.
+
+    Parameters
+    ----------
+    slug : str
+        Such as ``"cojer"``.
+
+    Returns
+    -------
+    Method
+        The entry.
+
+    Raises
+    ------
+    KeyError
+        If there is none; the message lists those there are.
+    """
+    for method in METHODS:
+        if method.slug == slug:
+            return method
+    raise KeyError(f"no method {slug!r}; there are {', '.join(method.slug for method in METHODS)}")
+
+
+def publics(*kinds: Kind) -> list[tuple[Method, Public]]:
+    """List public names of some kinds over all methods.
+
+    Parameters
+    ----------
+    *kinds : str
+        Kinds wanted; none means all.
+
+    Returns
+    -------
+    list of (Method, Public)
+        In catalog order.
+    """
+    return [
+        (method, public)
+        for method in METHODS
+        for public in method.public
+        if not kinds or public.kind in kinds
+    ]

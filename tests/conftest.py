@@ -1,0 +1,21 @@
+"""Shared set-up: shape checks on, one thread, no test touches the global random state."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+from jaxtyping import install_import_hook
+
+# Before any of these is imported: every annotated shape is checked while the tests run.
+install_import_hook(
+    ["seedbed.fitting", "seedbed.lightning_modules", "seedbed.optimizers"], "beartype.beartype"
+)
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    torch.set_num_threads(1)
