@@ -29,7 +29,7 @@ lint: .venv/.installed-dev
 	@rm -rf build/typing build/lib build/bdist.*
 	$(PIP) --no-deps --target build/typing .
 	cd build/typing && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p seedbed
-	PYTHONPATH=build/typing $(BIN)/lint-imports --config pyproject.toml
+	cd build/typing && PYTHONPATH=. ../../$(BIN)/lint-imports ../../pyproject.toml --no-cache
 
 format: .venv/.installed-dev
 	$(BIN)/ruff format

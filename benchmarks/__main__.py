@@ -36,9 +36,8 @@ def main() -> int:
             target = f"  [target {row.target:g}]" if row.target is not None else ""
             say(f"{mark} {slug}: {row.name}: {row.value:.4g} {row.unit}{peer}{target}")
         if not arguments.check:
-            say(
-                f"     {slug}: {seconds:.0f} s -> {write(slug, arguments.size, rows, seconds, module.PACKAGES).name}"
-            )
+            written = write(slug, arguments.size, rows, seconds, module.PACKAGES)
+            say(f"     {slug}: {seconds:.0f} s -> {written.name}")
             continue
         path = results_file(slug, arguments.size)
         if not path.exists():
@@ -46,8 +45,11 @@ def main() -> int:
             continue
         held = {row["name"] for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["holds"]}
         now = {row.name: row.holds for row in rows}
-        broken += [f"{slug}: {name}: {'missing' if name not in now else 'no longer holds'}"
-                   for name in sorted(held) if not now.get(name, False)]  # fmt: skip
+        broken += [
+            f"{slug}: {name}: {'missing' if name not in now else 'no longer holds'}"
+            for name in sorted(held)
+            if not now.get(name, False)
+        ]
     for line in broken:
         say(f"FAIL {line}")
     return 1 if broken else 0

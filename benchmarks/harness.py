@@ -153,9 +153,19 @@ def speed_row(name: str, timing: Timing, *, peer: str, target: float | None = No
         Of kind "speed".
     """
     return Row(
-        name=name, kind="speed", value=timing.ours, unit="s", better="lower", peer=peer, peer_value=timing.peer,
-        ratio=timing.ratio, target=target, repeats=timing.repeats, spread=timing.spread, note=note,
-    )  # fmt: skip
+        name=name,
+        kind="speed",
+        value=timing.ours,
+        unit="s",
+        better="lower",
+        peer=peer,
+        peer_value=timing.peer,
+        ratio=timing.ratio,
+        target=target,
+        repeats=timing.repeats,
+        spread=timing.spread,
+        note=note,
+    )
 
 
 def machine() -> dict[str, Any]:

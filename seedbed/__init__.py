@@ -15,4 +15,4 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = _lazy.attach(
     __name__, submodules=["catalog", "datasets", "estimators", "lightning_modules", "optimizers"]
 )
-__all__ = [*__all__, "__version__"]
+__all__ += ["__version__"]
