@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow gpu network lint format bench docs clean
+.PHONY: demo test slow gpu network lint format bench readme docs clean
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seedbed needs Python 3.11 or newer")'
@@ -37,6 +37,15 @@ format: .venv/.installed-dev
 
 bench: .venv/.installed-test
 	$(BIN)/python -m benchmarks
+
+readme: .venv/.installed-test
+	$(BIN)/python -m benchmarks.tables
+
+# Sphinx writes pages of its own beside its sources, so it gets a folder under build/ as its source.
+docs: .venv/.installed-docs
+	@rm -rf build/docs && mkdir -p build/docs/src
+	cp docs/index.rst build/docs/src
+	MPLBACKEND=agg $(BIN)/sphinx-build -c docs build/docs/src build/docs/html
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

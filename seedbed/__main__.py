@@ -1,0 +1,8 @@
+"""``python -m seedbed``: the same as the ``seedbed`` command."""
+
+import sys
+
+from seedbed.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
