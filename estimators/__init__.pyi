@@ -1,0 +1,16 @@
+from .cojer import CoJERDisplay as CoJERDisplay
+from .cojer import CoJERRegressor as CoJERRegressor
+from .cojer import QuantileBand as QuantileBand
+from .cojer import cojer_confidence_level as cojer_confidence_level
+from .cojer import cojer_level as cojer_level
+from .cojer import cojer_thresholds as cojer_thresholds
+from .cojer import dkw_fcp_level as dkw_fcp_level
+from .cojer import dkw_fcp_margin as dkw_fcp_margin
+from .cojer import false_coverage_proportion as false_coverage_proportion
+from .cojer import fcp_exceedance_probability as fcp_exceedance_probability
+from .cojer import from_mapie as from_mapie
+from .cojer import joint_error_rate as joint_error_rate
+from .dll import AlignmentDisplay as AlignmentDisplay
+from .dll import DLLCNNClassifier as DLLCNNClassifier
+from .dll import DLLMLPClassifier as DLLMLPClassifier
+from .dll import DLLMLPRegressor as DLLMLPRegressor
