@@ -1,0 +1,12 @@
+from .lion import Lion as Lion
+from .metaoptimize.monitor import StepSizeMonitor as StepSizeMonitor
+from .metaoptimize.presets import IDBD as IDBD
+from .metaoptimize.presets import SMD as SMD
+from .metaoptimize.presets import HypergradientDescent as HypergradientDescent
+from .metaoptimize.presets import MetaAdamW as MetaAdamW
+from .metaoptimize.presets import MetaLion as MetaLion
+from .metaoptimize.presets import MetaSGD as MetaSGD
+from .metaoptimize.reference import metaoptimize_reference as metaoptimize_reference
+from .metaoptimize.reference import reference_base as reference_base
+from .metaoptimize.reference import reference_meta as reference_meta
+from .metaoptimize.wrapper import MetaOptimize as MetaOptimize
