@@ -213,13 +213,19 @@ def write(slug: str, size: str, rows: Sequence[Row], seconds: float, names: Sequ
     }
     target = results_file(slug, size)
     target.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with tempfile.NamedTemporaryFile(
         "w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8"
     ) as handle:
-        json.dump(document, handle, indent=2, ensure_ascii=False, allow_nan=False)
-        handle.write("\n")
-    Path(handle.name).chmod(0o644)
-    Path(handle.name).replace(target)
+        unfinished = Path(handle.name)
+        try:
+            handle.write(text)
+            handle.close()
+            unfinished.chmod(0o644)
+            unfinished.replace(target)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
     return target
 
 
