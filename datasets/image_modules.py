@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from seedbed.checks import check_choice
 from seedbed.datasets.images import fetch_cifar10, fetch_mnist
 from seedbed.datasets.loading import ArrayDataset
 from seedbed.datasets.modules import Split, TensorDataModule, scaled_sets, split_rows
 from seedbed.datasets.packaged import load_mnist_5k
-
-from seedbed.checks import check_choice
 
 _logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from seedbed.datasets.archives import ArchiveError, files, read_gzip, read_members, unpack
-from seedbed.datasets.fetch import get_data_home
-from seedbed.datasets.resources import RESOURCES, PathLike
 from sklearn.utils import Bunch
 
 from seedbed.checks import check_choice, missing_extra
+from seedbed.datasets.archives import ArchiveError, files, read_gzip, read_members, unpack
+from seedbed.datasets.fetch import get_data_home
+from seedbed.datasets.resources import RESOURCES, PathLike
 
 Subset = Literal["train", "test", "all"]
 Images = tuple[NDArray[np.uint8], NDArray[np.int64]]

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from numpy.typing import ArrayLike, NDArray
-from seedbed.datasets.loading import ArrayDataset, ArrayLoader
-from seedbed.datasets.packaged import load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from seedbed.checks import check_choice, check_number
+from seedbed.datasets.loading import ArrayDataset, ArrayLoader
+from seedbed.datasets.packaged import load_diabetes, load_digits
 
 Scaling = Literal["feature", "matrix", "channel", "half"]
 Split = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]

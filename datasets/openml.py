@@ -6,9 +6,10 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 import numpy as np
+from sklearn.utils import Bunch
+
 from seedbed.datasets.fetch import FetchError, get_data_home
 from seedbed.datasets.resources import PathLike
-from sklearn.utils import Bunch
 
 
 @dataclass(frozen=True)

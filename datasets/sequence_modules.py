@@ -6,12 +6,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+
+from seedbed.checks import check_choice, check_number
 from seedbed.datasets.loading import ArrayDataset, OneHotDataset
 from seedbed.datasets.modules import TensorDataModule, fit_scaling, split_rows
 from seedbed.datasets.packaged import encode, load_topics, load_txhousing
 from seedbed.datasets.series import fetch_electricity, fetch_exchange_rate, fetch_pems_bay
-
-from seedbed.checks import check_choice, check_number
 
 SERIES = ("txhousing", "exchange_rate", "electricity", "pems_bay")
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import Bunch
+
 from seedbed.datasets.archives import read_gzip
 from seedbed.datasets.resources import RESOURCES, PathLike
-from sklearn.utils import Bunch
 
 
 def _read_matrix(text: bytes, name: str) -> NDArray[np.float64]:

@@ -6,11 +6,11 @@ from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from seedbed.datasets.archives import ArchiveError, files, read_members
-from seedbed.datasets.resources import RESOURCES, PathLike
 from sklearn.utils import Bunch
 
 from seedbed.checks import check_choice
+from seedbed.datasets.archives import ArchiveError, files, read_members
+from seedbed.datasets.resources import RESOURCES, PathLike
 
 GLOVE_DIMS = (50, 100, 200, 300)
 

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 
 import pytest
+
 from seedbed.datasets.archives import ArchiveError, files, read_gzip, read_members, unpack
 
 GOOD = {"set/a.txt": b"alpha", "set/deep/b.bin": bytes(5000)}

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from seedbed.datasets import FetchError, fetch, fetch_file, get_data_home
 
 BODY = bytes(range(256)) * 4096  # 1 MiB

@@ -10,10 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from seedbed.datasets import images, openml, resources, series, texts
-from seedbed.datasets.archives import ArchiveError
 
 from seedbed import datasets
+from seedbed.datasets import images, openml, resources, series, texts
+from seedbed.datasets.archives import ArchiveError
 
 
 def idx(array, code=0x08):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+
 from seedbed.datasets import ArrayDataset, ArrayLoader, EpochSampler
 from seedbed.datasets.loading import OneHotDataset
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from seedbed.datasets import (
     make_drifting_regression,
     make_linear_losses,

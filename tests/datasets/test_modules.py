@@ -6,8 +6,10 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from conformance.ddp import run_ranks
 from lightning.pytorch.callbacks import Callback
+
+from conformance.ddp import run_ranks
+from seedbed import datasets
 from seedbed.datasets import (
     ArrayDataModule,
     CharDataModule,
@@ -18,8 +20,6 @@ from seedbed.datasets import (
     SeriesDataModule,
 )
 from seedbed.datasets.modules import split_rows
-
-from seedbed import datasets
 
 NO_ARGUMENT = [CharDataModule, DiabetesDataModule, DigitsDataModule, MNISTDataModule, SeriesDataModule]
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from seedbed.datasets import packaged
 
 from seedbed import datasets
+from seedbed.datasets import packaged
 
 FACTS = {
     "abalone": ((4177, 10), (1.0, 29.0), 9.9337),

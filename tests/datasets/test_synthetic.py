@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+
 from seedbed.datasets import make_delayed_sum, make_fcp_regression, make_teacher_network
 
 MAKERS = [make_fcp_regression, make_teacher_network, make_delayed_sum]
