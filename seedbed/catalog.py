@@ -200,7 +200,6 @@ METHODS: tuple[Method, ...] = (
                 "estimator",
                 small={
                     "hidden_layer_sizes": [8],
-                    "feedback_rule": "fixed",
                     "learning_rate_init": 0.02,
                     "batch_size": 256,
                     "max_iter": 40,
@@ -212,7 +211,6 @@ METHODS: tuple[Method, ...] = (
                 "estimator",
                 small={
                     "hidden_layer_sizes": [8],
-                    "feedback_rule": "fixed",
                     "learning_rate_init": 0.05,
                     "batch_size": 256,
                     "max_iter": 40,
@@ -225,7 +223,6 @@ METHODS: tuple[Method, ...] = (
                 small={
                     "channels": [4],
                     "hidden_layer_sizes": [8],
-                    "feedback_rule": "fixed",
                     "learning_rate_init": 0.02,
                     "batch_size": 256,
                     "max_iter": 40,

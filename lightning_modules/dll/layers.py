@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from seedbed.checks import check_choice, check_number
 from seedbed.lightning_modules.dll.activations import get_activation
+from seedbed.lightning_modules.dll.row_weights import weighted
 
 LAYER_FEEDBACK_RULES = ("hebbian", "anti_hebbian", "fixed", "kolen_pollack", "sign_symmetry", "transport")
 SIGN = {"hebbian": 1.0, "anti_hebbian": -1.0}
@@ -44,6 +45,9 @@ class DLLLayer(nn.Module, ABC):
         Whether to measure it.
     update_feedback : bool
         Whether :meth:`local_update` also changes feedback weights.
+    sample_weight : Tensor of shape (batch,) or None
+        Factor on each row's share of this batch's update. Errors do without, so that it enters both updates
+        once: a row of weight two counts as two rows.
     """
 
     def __init__(self) -> None:
@@ -51,6 +55,7 @@ class DLLLayer(nn.Module, ABC):
         self.monitor = False
         self.update_feedback = True
         self.clipped: Tensor | None = None
+        self.sample_weight: Tensor | None = None
         self._saved: tuple[Tensor, ...] | None = None
 
     @abstractmethod
@@ -136,7 +141,7 @@ class DLLLayer(nn.Module, ABC):
 
     def release(self) -> None:
         """Forget the last batch."""
-        self._saved = None
+        self._saved = self.sample_weight = None
 
     def recalled(self) -> tuple[Tensor, ...]:
         """What the last training-mode forward remembered.
@@ -159,7 +164,7 @@ class DLLLayer(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles and copies do not carry a batch along."""
-        return {**self.__dict__, "_saved": None, "clipped": None}
+        return {**self.__dict__, "_saved": None, "clipped": None, "sample_weight": None}
 
 
 class DLLWeighted(DLLLayer):
@@ -295,6 +300,7 @@ class DLLWeighted(DLLLayer):
                     self._errors = (e, self._gated(e.detach()), None)
             assert self._errors is not None
             _, delta, e_in = self._errors
+            delta = weighted(delta, self.sample_weight)
             pre, kept = self.recalled()
             scale = 2.0 / self.sigma**2
             self._correlate(delta, pre, -scale, gradient_of(self.weight))

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from seedbed.lightning_modules.dll.architecture import NetworkConfig
 from seedbed.lightning_modules.dll.layers import LEARNED, DLLLayer, DLLWeighted
-from seedbed.lightning_modules.dll.rules import LearnStep, LocalNetwork, Output, spread
+from seedbed.lightning_modules.dll.row_weights import weighted
+from seedbed.lightning_modules.dll.rules import LearnStep, LocalNetwork, Output
 from seedbed.lightning_modules.dll.sequential import Carry, DLLSequential, build_layers, by_feedback
 
 Stack = TypeVar("Stack", bound="DendriticNetwork")
@@ -158,8 +159,8 @@ class DendriticNetwork(LocalNetwork):
         for layer in self.body.weighted_layers():
             layer.update_feedback = self.update_feedback
         output = self.body(x)
-        e_top = self.top_error(output, target, sample_weight)
-        self.body.learn(e_top, self.carry(e_top))
+        e_top = self.top_error(output, target)
+        self.body.learn(e_top, self.carry(e_top), sample_weight)
         return LearnStep(self.loss(output, target, sample_weight), output)
 
 
@@ -392,7 +393,5 @@ def differentiate(
             rows = -(target * torch.log_softmax(output, dim=-1)).sum(-1)
         else:
             rows = 0.5 * (target - output).square().sum(-1)
-        if sample_weight is not None:
-            rows = rows * spread(sample_weight, rows)
-        gradients = torch.autograd.grad(scale * rows.sum(), parameters)
+        gradients = torch.autograd.grad(scale * weighted(rows, sample_weight).sum(), parameters)
     return output.detach(), gradients

@@ -14,6 +14,7 @@ from torch import Tensor
 from seedbed.checks import check_number
 from seedbed.lightning_modules.dll.architecture import NetworkConfig
 from seedbed.lightning_modules.dll.layers import DLLLayer
+from seedbed.lightning_modules.dll.row_weights import weighted
 from seedbed.lightning_modules.dll.rules import LearnStep
 from seedbed.lightning_modules.dll.stages import Stage, StagedNetwork, build_stages
 
@@ -107,10 +108,10 @@ class PredictiveCoding(StagedNetwork):
 
     def _learn(self, x: Tensor, target: Tensor, sample_weight: Tensor | None) -> LearnStep:
         output = self(x)
-        errors = self.relax(self.top_error(output, target, sample_weight))
+        errors = self.relax(self.top_error(output, target))
         for stage, error in zip(self.stack, errors, strict=True):
             if error is not None:
-                stage.update(error)
+                stage.update(weighted(error, sample_weight))
                 continue
             for parameter in stage.parameters():
                 parameter.grad = None

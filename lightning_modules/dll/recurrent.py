@@ -30,6 +30,7 @@ from seedbed.lightning_modules.dll.layers import (
     multiply_into,
 )
 from seedbed.lightning_modules.dll.networks import differentiate
+from seedbed.lightning_modules.dll.row_weights import weighted
 from seedbed.lightning_modules.dll.rules import LearnStep, LocalNetwork, Output
 
 Saved = tuple[Tensor, Tensor, Tensor]
@@ -205,7 +206,12 @@ class DLLRNN(nn.Module):
         self._saved = saved if self.training else None
         return y
 
-    def learn(self, e_top: Float[Tensor, "_ _ outputs"], generator: torch.Generator | None = None) -> None:
+    def learn(
+        self,
+        e_top: Float[Tensor, "_ _ outputs"],
+        generator: torch.Generator | None = None,
+        sample_weight: Float[Tensor, "batch *time"] | None = None,
+    ) -> None:
         """Send errors back through time and write all gradients.
 
         Parameters
@@ -214,6 +220,8 @@ class DLLRNN(nn.Module):
             Error at each output, target minus prediction; zero where a sequence is padded at its end.
         generator : torch.Generator, optional
             Source of the noise.
+        sample_weight : Tensor of shape (batch,) or (batch, time), optional
+            Factor on each sequence's share of the updates, or on each output's error (a mask, say).
 
         Raises
         ------
@@ -228,6 +236,10 @@ class DLLRNN(nn.Module):
             raise RuntimeError("DLLRNN has nothing to learn from: call forward in training mode first")
         with torch.no_grad():
             x, hidden, slopes = self._saved
+            per_sequence = sample_weight
+            if sample_weight is not None and sample_weight.ndim == 2:
+                # Errors of several steps meet in each unit: only here can steps be told apart.
+                e_top, per_sequence = weighted(e_top, sample_weight), None
             e_y = (e_top.transpose(0, 1) if self.batch_first else e_top).to(slopes.dtype)
             e_h, delta = self._errors(e_y, slopes, generator)
             if e_top.is_cpu and not torch.isfinite(delta.sum(dtype=torch.float64)):
@@ -235,6 +247,9 @@ class DLLRNN(nn.Module):
                     "the error of the hidden units is not finite; lower the learning rate, or bound updates "
                     "by clip_value"
                 )
+            if per_sequence is not None:
+                rows = per_sequence.expand(len(e_y), -1)
+                e_y, delta = weighted(e_y, rows), weighted(delta, rows)
             self._write(x, hidden, e_y, e_h, delta)
             self._saved = None
 
@@ -465,7 +480,7 @@ class DendriticRNN(LocalNetwork):
     def _learn(self, x: Tensor, target: Tensor, sample_weight: Tensor | None) -> LearnStep:
         self.body.update_feedback = self.update_feedback
         output = self.body(x)
-        self.body.learn(self.top_error(output, target, sample_weight), self.generator)
+        self.body.learn(self.top_error(output, target), self.generator, sample_weight)
         return LearnStep(self.loss(output, target, sample_weight), output)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from seedbed.checks import check_choice, check_number
 from seedbed.lightning_modules.dll.architecture import NetworkConfig
 from seedbed.lightning_modules.dll.buffers import GradientBuffer
+from seedbed.lightning_modules.dll.row_weights import spread, weighted
 
 Output = Literal["softmax", "identity"]
 # typing.Self says the same, but is refused by the shape checks that the tests switch on.
@@ -306,8 +307,7 @@ class LocalNetwork(nn.Module, ABC):
             Shape of ``target``: ``t - softmax(output)`` or ``t - output``.
         """
         prediction = torch.softmax(output, dim=-1) if self.output == "softmax" else output
-        error = target - prediction
-        return error if sample_weight is None else error * spread(sample_weight, error)
+        return weighted(target - prediction, sample_weight)
 
     def seed(self, random_state: int) -> None:
         """Give the network its own generator for draws made while learning.
@@ -335,24 +335,6 @@ class LocalNetwork(nn.Module, ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave the gradient buffer behind: its views would point at the original."""
         return {**self.__dict__, "_buffer": GradientBuffer()}
-
-
-def spread(weight: Tensor, like: Tensor) -> Tensor:
-    """Append dimensions to a weight until it multiplies ``like`` row by row.
-
-    Parameters
-    ----------
-    weight : Tensor of shape (batch,) or (batch, time)
-        Weights.
-    like : Tensor
-        What they shall multiply.
-
-    Returns
-    -------
-    Tensor
-        The weight with trailing dimensions of size one.
-    """
-    return weight.to(like).reshape(*weight.shape, *(1,) * (like.ndim - weight.ndim))
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class DLLSequential(DLLLayer):
             x = layer(x)
         return x
 
-    def learn(self, e_top: Tensor, carry: Carry = by_feedback) -> None:
+    def learn(self, e_top: Tensor, carry: Carry = by_feedback, sample_weight: Tensor | None = None) -> None:
         """Send an error down and let every layer write its update.
 
         Parameters
@@ -137,6 +137,8 @@ class DLLSequential(DLLLayer):
             Error at the output, target minus prediction, of the batch that last went through ``forward``.
         carry : callable
             How an error passes a layer; its own feedback by default.
+        sample_weight : Tensor of shape (batch,), optional
+            Factor on each row's share of the updates.
 
         Raises
         ------
@@ -147,6 +149,9 @@ class DLLSequential(DLLLayer):
         """
         if e_top.requires_grad:
             raise RuntimeError("DLL needs no autograd: e_top must not require a gradient; detach it")
+        if sample_weight is not None:
+            for layer in self.weighted_layers():
+                layer.sample_weight = sample_weight
         checked = e_top.is_cpu or self._calls % self.check_every == 0
         self._calls += 1
         totals = []

@@ -15,8 +15,9 @@ from torch.nn import functional
 from seedbed.checks import check_number
 from seedbed.lightning_modules.dll.architecture import NetworkConfig
 from seedbed.lightning_modules.dll.layers import DLLLayer, autocast, gradient_of, multiply_into
+from seedbed.lightning_modules.dll.row_weights import weighted
 from seedbed.lightning_modules.dll.rules import LearnStep
-from seedbed.lightning_modules.dll.stages import Stage, StagedNetwork, build_stages, normalise, weighted
+from seedbed.lightning_modules.dll.stages import Stage, StagedNetwork, build_stages, normalise
 
 Network = TypeVar("Network", bound="SoftHebb")
 

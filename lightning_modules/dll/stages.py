@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seedbed.lightning_modules.dll.architecture import NetworkConfig
 from seedbed.lightning_modules.dll.layers import DLLLayer, DLLWeighted
-from seedbed.lightning_modules.dll.rules import LocalNetwork, Output, spread
+from seedbed.lightning_modules.dll.rules import LocalNetwork, Output
 from seedbed.lightning_modules.dll.sequential import DLLBranches, DLLSequential, build_layers
 
 
@@ -218,24 +218,6 @@ class StagedNetwork(LocalNetwork):
             for name, layer in self.named_modules()
             if isinstance(layer, DLLWeighted) and (cosine := layer.alignment()) is not None
         }
-
-
-def weighted(rows: Tensor, sample_weight: Tensor | None) -> Tensor:
-    """Multiply each row by its weight.
-
-    Parameters
-    ----------
-    rows : Tensor of shape (batch, ...)
-        One sample's share of an update per row.
-    sample_weight : Tensor of shape (batch,), optional
-        Weights.
-
-    Returns
-    -------
-    Tensor
-        Of the shape of ``rows``.
-    """
-    return rows if sample_weight is None else rows * spread(sample_weight, rows)
 
 
 def normalise(h: Tensor) -> Tensor:

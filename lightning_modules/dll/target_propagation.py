@@ -13,8 +13,9 @@ from seedbed.checks import check_choice, check_number
 from seedbed.lightning_modules.dll.activations import get_activation
 from seedbed.lightning_modules.dll.architecture import NetworkConfig
 from seedbed.lightning_modules.dll.layers import DLLLayer, gradient_of
+from seedbed.lightning_modules.dll.row_weights import weighted
 from seedbed.lightning_modules.dll.rules import LearnStep
-from seedbed.lightning_modules.dll.stages import Stage, StagedNetwork, build_stages, weighted
+from seedbed.lightning_modules.dll.stages import Stage, StagedNetwork, build_stages
 
 Network = TypeVar("Network", bound="TargetPropagation")
 

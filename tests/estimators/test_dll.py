@@ -139,7 +139,7 @@ def test_sample_weight_scales_a_rows_share(wine, cls):
         "max_iter": 3,
         "batch_size": 1000,
         "solver": "sgd",
-        "feedback_rule": "fixed",
+        "feedback_rule": "anti_hebbian",
         "learning_rate_init": 1e-3,
     }
     weighted = quick(cls, **settings).fit(X, y, sample_weight=weight)

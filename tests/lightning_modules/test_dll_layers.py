@@ -102,6 +102,36 @@ def test_transported_feedback_is_backpropagation(form, output, activation):
         torch.testing.assert_close(p.grad, gradient, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", ["inner", "outer"])
+@pytest.mark.parametrize("clip_value", [None, 0.3])
+@pytest.mark.parametrize("rule", ["hebbian", "anti_hebbian", "fixed", "kolen_pollack", "sign_symmetry", "dfa"])
+def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none(rule, clip_value, form):
+    """Also where errors meet their bound, and in the feedback weights' update, of second order in the error."""
+    others = {"sign_symmetry": SignSymmetry, "dfa": DirectFeedbackAlignment}
+    build = others.get(rule, DendriticNetwork)
+    config = NetworkConfig(
+        (LayerSpec("linear", 7), LayerSpec("linear", 6), LayerSpec("linear", 3, **OUT)),
+        (5,),
+        feedback_rule=rule if build is DendriticNetwork else "hebbian",
+        form=form,
+        bias=True,
+        clip_value=clip_value,
+    )
+    one, other = build.from_config(config), build.from_config(config)
+    for net in (one, other):
+        net.clip_value = None  # the bound on a sum is another one on each of two halves
+    x, target, _ = batch()
+    weight = torch.tensor([1.0, 2.0, 0.0, 1.0, 3.0, 1.0, 1.0, 0.0])
+    a = one.learn(x, target, weight)
+    times = weight.long()
+    b = other.learn(x.repeat_interleave(times, 0), target.repeat_interleave(times, 0))
+    assert float(a.loss) == pytest.approx(float(b.loss))
+    found, expected = gradients(one), gradients(other)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-12)
+
+
 def test_sigma_enters_as_stated():
     sigma = 1.7
     net = perceptron((5, 7, 3), sigma=sigma, clip_value=None)

@@ -72,6 +72,20 @@ def test_transported_feedback_is_backpropagation_through_time(output, activation
         torch.testing.assert_close(p.grad, gradient, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("rule", ["anti_hebbian", "hebbian", "fixed", "kolen_pollack"])
+def test_a_sequence_of_weight_two_counts_as_two_and_of_weight_zero_as_none(rule):
+    one, other = (network(feedback_rule=rule, bias=True) for _ in range(2))
+    x, target = sequences()
+    weight = torch.tensor([1.0, 2.0, 0.0, 3.0])
+    times = weight.long()
+    one.learn(x, target, weight)
+    other.learn(x.repeat_interleave(times, 0), target.repeat_interleave(times, 0))
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None)
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(("rule", "sign"), [("anti_hebbian", -1.0), ("hebbian", 1.0)])
 @pytest.mark.parametrize("reach", [None, 1, 3, 6, 9])
 def test_equals_the_reference(rule, sign, reach):

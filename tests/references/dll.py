@@ -49,8 +49,7 @@ def mlp_changes(
     bound = np.inf if clip is None else clip
     states, drives = mlp_forward(weights, x, form, biases)
     e = target - (softmax(drives[-1]) if output == "softmax" else drives[-1])
-    if rows is not None:
-        e = e * rows[:, None]
+    share = np.ones((len(x), 1)) if rows is None else rows[:, None]  # of each row in every sum over rows
     dW, dT, db, errors = {}, {}, {}, {}
     top = len(weights) - 1
     for layer in range(top, -1, -1):
@@ -61,8 +60,8 @@ def mlp_changes(
         else:
             delta = e
             pre = np.tanh(states[layer]) if layer > 0 else states[layer]
-        dW[layer] = np.clip(2 / sigma**2 * pre.T @ delta, -bound, bound)
-        db[layer] = np.clip(2 / sigma**2 * delta.sum(0), -bound, bound)
+        dW[layer] = np.clip(2 / sigma**2 * pre.T @ (share * delta), -bound, bound)
+        db[layer] = np.clip(2 / sigma**2 * (share * delta).sum(0), -bound, bound)
         if layer > 0:
             down = delta @ feedbacks[layer].T / sigma**2
             slope = 1 - np.tanh(states[layer]) ** 2
@@ -70,7 +69,7 @@ def mlp_changes(
                 down = slope * down
             down = np.clip(down, -bound, bound)
             sent = slope * down if form == "outer" else down
-            dT[layer] = np.clip(sign * 2 / sigma**2 * sent.T @ delta, -bound, bound)
+            dT[layer] = np.clip(sign * 2 / sigma**2 * sent.T @ (share * delta), -bound, bound)
             e = down
     return dW, dT, db, errors
 
