@@ -1,10 +1,13 @@
-"""Run benchmarks: ``python -m benchmarks <slug> [<slug> ...] [--size small|full] [--check]``."""
+"""Run benchmarks: ``python -m benchmarks [<slug> ...] [--size small|full] [--check] [--threads N]``."""
 
 import argparse
 import json
 import sys
 import time
 from importlib import import_module
+
+import torch
+from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import results_file, say, write
 from seedbed.catalog import METHODS
@@ -19,7 +22,12 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="fail where a row that held no longer does; write nothing"
     )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="sums, and so results, depend on it (default 1)"
+    )
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    threadpool_limits(arguments.threads)
     broken = []
     for slug in arguments.slug or slugs:
         module = import_module(f"benchmarks.{slug}")

@@ -70,14 +70,31 @@ class Difference(Direction):
 
     def step(self, base: Optimizer, works: Sequence[Work], turns: Turns) -> None:  # noqa: ARG002
         """Step; see :meth:`Direction.step`."""
-        for work in works:
-            keep = work.keep(self.gamma)
-            if not (isinstance(keep, float) and keep == 1.0):
-                torch._foreach_mul_(work.traces, keep)
-            torch._foreach_add_(work.traces, work.params, alpha=-work.weight)
+        begun = [self._begin(work) for work in works]
         base.step()
-        for work in works:
-            torch._foreach_add_(work.traces, work.params, alpha=work.weight)
+        for work, turned in zip(works, begun):
+            if turned:
+                for trace, weights in zip(work.traces, work.params):
+                    torch.sub(weights, trace, out=trace)
+            else:
+                torch._foreach_add_(work.traces, work.params, alpha=work.weight)
+
+    def _begin(self, work: Work) -> bool:
+        """Leave keep h - Y w in the traces, or its negative where that is one pass over memory less."""
+        keep = work.keep(self.gamma)
+        turned = (
+            isinstance(keep, float)
+            and work.weight == 1.0
+            and all(w.is_cpu and w.dtype == h.dtype for w, h in zip(work.params, work.traces))
+        )
+        if turned:
+            for trace, weights in zip(work.traces, work.params):
+                torch.sub(weights, trace, alpha=keep, out=trace)
+            return True
+        if not (isinstance(keep, float) and keep == 1.0):
+            torch._foreach_mul_(work.traces, keep)
+        torch._foreach_add_(work.traces, work.params, alpha=-work.weight)
+        return False
 
 
 class Formula(Direction):

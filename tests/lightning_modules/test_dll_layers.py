@@ -104,9 +104,11 @@ def test_transported_feedback_is_backpropagation(form, output, activation):
 
 @pytest.mark.parametrize("form", ["inner", "outer"])
 @pytest.mark.parametrize("clip_value", [None, 0.3])
-@pytest.mark.parametrize("rule", ["hebbian", "anti_hebbian", "fixed", "kolen_pollack", "sign_symmetry", "dfa"])
+@pytest.mark.parametrize(
+    "rule", ["hebbian", "anti_hebbian", "fixed", "kolen_pollack", "sign_symmetry", "dfa"]
+)
 def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none(rule, clip_value, form):
-    """Also where errors meet their bound, and in the feedback weights' update, of second order in the error."""
+    """Also where errors meet their bound, and in Θ's update, which is of second order in the error."""
     others = {"sign_symmetry": SignSymmetry, "dfa": DirectFeedbackAlignment}
     build = others.get(rule, DendriticNetwork)
     config = NetworkConfig(
