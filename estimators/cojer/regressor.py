@@ -113,6 +113,8 @@ default="absolute"
 
     Notes
     -----
+    The method is that of [1]_, on the theory of [2]_.
+
     The price of covering all alpha: 11 to 18 % wider than split conformal at n = 1000, m = 500,
     alpha = 0.1, delta = 0.2, where ``simultaneous=False`` costs 4 to 7 %.
 
@@ -125,9 +127,9 @@ default="absolute"
     References
     ----------
     .. [1] A. Blain, B. Thirion, P. Neuvial, "False Coverage Proportion Control for Conformal Prediction",
-    ICML 2025.
+       ICML 2025.
     .. [2] U. Gazin, G. Blanchard, E. Roquain, "Transductive conformal inference with adaptive scores",
-    AISTATS 2024.
+       AISTATS 2024.
 
     Examples
     --------
