@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from seedbed.datasets import load_topics
-from seedbed.optimizers import MetaOptimize
+from seedbed.optimizers import MetaOptimize, StepSizeDisplay
 
 CONTEXT, STEPS, BATCH, START = 16, 2500, 128, 1e-6
 
@@ -109,10 +109,8 @@ for name, (losses, _) in runs.items():
     left.plot(range(50, STEPS + 1), smooth, label=name)
 left.set(xlabel="step", ylabel="training loss (nats)", title="From a rate of 1e-6")
 left.legend()
-right.plot([step["all"] for step in runs["one rate"][1]], label="all", linewidth=3)
-for name in runs["a rate per tensor"][1][-1]:
-    right.plot([step[name] for step in runs["a rate per tensor"][1]], label=name)
-right.set(yscale="log", xlabel="step", ylabel="step size", title="Rates as they are learned")
+StepSizeDisplay.from_history(runs["a rate per tensor"][1], ax=right, name="Rates as they are learned")
+right.plot(range(1, STEPS + 1), [step["all"] for step in runs["one rate"][1]], "k", linewidth=3, label="all")
 right.legend(fontsize="small")
 plt.show()
 

@@ -1,4 +1,5 @@
 from .lion import Lion as Lion
+from .metaoptimize.display import StepSizeDisplay as StepSizeDisplay
 from .metaoptimize.monitor import StepSizeMonitor as StepSizeMonitor
 from .metaoptimize.presets import IDBD as IDBD
 from .metaoptimize.presets import SMD as SMD

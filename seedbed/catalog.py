@@ -255,6 +255,7 @@ METHODS: tuple[Method, ...] = (
             Public("SMD", "optimizer", {"lr": 1e-2, "meta_lr": 1e-2, "gamma": 0.9}),
             Public("Lion", "optimizer", {"lr": 1e-3, "weight_decay": 0.01}),
             Public("StepSizeMonitor", "callback"),
+            Public("StepSizeDisplay", "display"),
             Public("metaoptimize_reference", "function"),
             Public("reference_base", "function"),
             Public("reference_meta", "function"),

@@ -150,8 +150,8 @@ class DLLSequential(DLLLayer):
         if e_top.requires_grad:
             raise RuntimeError("DLL needs no autograd: e_top must not require a gradient; detach it")
         if sample_weight is not None:
-            for layer in self.weighted_layers():
-                layer.sample_weight = sample_weight
+            for weighted in self.weighted_layers():
+                weighted.sample_weight = sample_weight
         checked = e_top.is_cpu or self._calls % self.check_every == 0
         self._calls += 1
         totals = []

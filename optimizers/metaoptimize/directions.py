@@ -82,12 +82,8 @@ class Difference(Direction):
     def _begin(self, work: Work) -> bool:
         """Leave keep h - Y w in the traces, or its negative where that is one pass over memory less."""
         keep = work.keep(self.gamma)
-        turned = (
-            isinstance(keep, float)
-            and work.weight == 1.0
-            and all(w.is_cpu and w.dtype == h.dtype for w, h in zip(work.params, work.traces))
-        )
-        if turned:
+        alike = all(w.is_cpu and w.dtype == h.dtype for w, h in zip(work.params, work.traces))
+        if isinstance(keep, float) and work.weight == 1.0 and alike:
             for trace, weights in zip(work.traces, work.params):
                 torch.sub(weights, trace, alpha=keep, out=trace)
             return True

@@ -1,19 +1,19 @@
-"""A Lightning callback that logs what a MetaOptimize has learned."""
+"""A Lightning callback that keeps and logs what a MetaOptimize has learned."""
 
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from seedbed.checks import check_number
+from seedbed.optimizers.metaoptimize.display import summary
 from seedbed.optimizers.metaoptimize.wrapper import MetaOptimize
 
 
 class StepSizeMonitor(Callback):
-    """Logs step sizes, meta-gradients and trace lengths, block by block.
+    """Keeps step sizes, and logs them with meta-gradients and trace lengths, block by block.
 
     Lightning's own LearningRateMonitor shows the schedule, not what is learned on top of it.
 
@@ -24,6 +24,13 @@ class StepSizeMonitor(Callback):
     target : float, optional
         A step size that training should be able to reach. If the run is too short for that at this
         ``meta_lr``, a warning says so at the start. None looks for nothing.
+
+    Attributes
+    ----------
+    history : list of (int, dict)
+        Number of the step, and step sizes by block (a float, or mean, smallest and largest of several), as
+        often as ``every_n_steps`` says, since training began or was resumed.
+        :class:`~seedbed.optimizers.StepSizeDisplay` draws it.
 
     Raises
     ------
@@ -45,9 +52,10 @@ class StepSizeMonitor(Callback):
             check_number("target", target, low=0.0, closed="neither")
         self.every_n_steps = every_n_steps
         self.target = target
+        self.history: list[tuple[int, dict[str, Any]]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Warn if the run is too short to reach the target.
+        """Begin a history; warn if the run is too short to reach the target.
 
         Parameters
         ----------
@@ -56,6 +64,7 @@ class StepSizeMonitor(Callback):
         pl_module : LightningModule
             The module.
         """
+        self.history = []
         if self.target is None:
             return
         left = trainer.estimated_stepping_batches - trainer.global_step
@@ -63,7 +72,7 @@ class StepSizeMonitor(Callback):
             if (
                 optimizer.meta in ("sgd", None)
                 or "lr" not in optimizer.meta_parameters
-                or max(map(_largest, optimizer.step_sizes().values())) >= self.target
+                or max(summary(size)[2] for size in optimizer.step_sizes().values()) >= self.target
             ):
                 continue
             needed = optimizer.steps_to_reach(self.target)
@@ -74,7 +83,7 @@ class StepSizeMonitor(Callback):
                 )
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:  # noqa: ARG002
-        """Log.
+        """Keep and log.
 
         Parameters
         ----------
@@ -84,23 +93,33 @@ class StepSizeMonitor(Callback):
             Not used.
         """
         every = self.every_n_steps or trainer.log_every_n_steps
-        if not trainer.loggers or trainer.global_step % every:
+        if trainer.global_step % every:
             return
+        optimizers = found(trainer)
+        several = len(optimizers) > 1
+        sizes: dict[str, Any] = {}
         values: dict[str, float] = {}
-        for prefix, optimizer in found(trainer):
+        for prefix, optimizer in optimizers:
+            step_sizes = optimizer.step_sizes()
+            for block, value in step_sizes.items():
+                name = f"{prefix}/{block}" if several else block
+                sizes[name] = summary(value) if isinstance(value, Tensor) else value
+            if not trainer.loggers:
+                continue
             for kind, entries in (
-                ("alpha", optimizer.step_sizes()),
+                ("alpha", step_sizes),
                 ("z", optimizer.meta_gradients()),
                 ("trace", optimizer.trace_norms()),
             ):
                 for block, value in entries.items():
                     if isinstance(value, Tensor):
-                        values[f"{prefix}/{kind}/{block}/mean"] = (
-                            float(value.mean()) if value.numel() else 0.0
-                        )
-                        values[f"{prefix}/{kind}/{block}/max"] = _largest(value)
+                        mean, _, largest = summary(value)
+                        values[f"{prefix}/{kind}/{block}/mean"] = mean
+                        values[f"{prefix}/{kind}/{block}/max"] = largest
                     else:
                         values[f"{prefix}/{kind}/{block}"] = value
+        if sizes:
+            self.history.append((trainer.global_step, sizes))
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.log_metrics(values, step=trainer.global_step)
@@ -124,9 +143,3 @@ def found(trainer: Trainer) -> list[tuple[str, MetaOptimize]]:
     if len(names) > 1:
         names = [f"{name}-{number}" for number, name in enumerate(names)]
     return list(zip(names, optimizers))
-
-
-def _largest(value: float | Tensor) -> float:
-    if isinstance(value, Tensor):
-        return float(torch.max(value)) if value.numel() else 0.0
-    return float(value)
