@@ -11,7 +11,7 @@ space, not in time. ``truncate`` bounds how far they go. Weights are kept output
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -74,6 +74,9 @@ class DLLRNN(nn.Module):
         W_x (hidden, input), W_h (hidden, hidden) and W_y (output, hidden).
     feedback_hh, feedback_ho : Parameter or None
         Θ_h and Θ_y, shaped like W_h and W_y.
+    settled : float
+        Share of what arrives that the error of a hidden unit comes to before it is sent on; 1 unless errors
+        settle step by step, as in predictive coding.
 
     Examples
     --------
@@ -132,6 +135,7 @@ class DLLRNN(nn.Module):
         self.feedback_rule = feedback_rule
         self.feedback_std = feedback_std
         self.update_feedback = True
+        self.settled = 1.0
         self._saved: Saved | None = None
 
         def drawn(*shape: int) -> Tensor:
@@ -284,9 +288,11 @@ class DLLRNN(nn.Module):
         from_output = torch.matmul(*autocast(e_y, down_y)).to(slopes.dtype)
         steps = len(e_y)
         factor = None
-        if self.noise:
-            draws = torch.rand(from_output.shape, generator=generator, dtype=torch.float32)
-            factor = (1.0 + self.noise * (2.0 * draws - 1.0)).to(from_output)
+        if self.noise or self.settled != 1.0:
+            factor = torch.full((steps, 1, 1), self.settled, dtype=slopes.dtype, device=slopes.device)
+            if self.noise:
+                draws = torch.rand(from_output.shape, generator=generator, dtype=torch.float32)
+                factor = factor * (1.0 + self.noise * (2.0 * draws - 1.0)).to(from_output)
             from_output = from_output * factor
         if self.truncate is not None and self.truncate < steps:
             # The rule is linear in e^y: errors from outputs j steps ahead are one product for all t.
@@ -388,6 +394,7 @@ class DendriticRNN(LocalNetwork):
     default_feedback_lr_ratio = 1.0
     fixed_rule: str | None = None
     default_feedback_init: str = "normal"
+    own_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, body: DLLRNN, output: Output, clip_value: float | None = 50.0) -> None:
         super().__init__(output, clip_value)
@@ -401,7 +408,8 @@ class DendriticRNN(LocalNetwork):
         ----------
         config : NetworkConfig
             One recurrent layer and the output layer. ``options`` may have ``truncate``, ``noise``,
-            ``initial_state`` and, for Kolen-Pollack, ``weight_decay``.
+            ``initial_state``, for Kolen-Pollack ``weight_decay``, for predictive coding ``n_steps`` and
+            ``rate``.
 
         Returns
         -------
@@ -416,11 +424,17 @@ class DendriticRNN(LocalNetwork):
         if [layer.kind for layer in config.layers] != ["recurrent", "linear"]:
             raise ValueError("a sequence network has one recurrent layer and a linear output layer")
         rule = cls.fixed_rule or config.feedback_rule
-        defaults: dict[str, Any] = {"truncate": None, "noise": 0.0, "initial_state": "zeros"}
+        defaults: dict[str, Any] = {
+            "truncate": None,
+            "noise": 0.0,
+            "initial_state": "zeros",
+            **cls.own_options,
+        }
         if rule == "kolen_pollack":
             defaults["weight_decay"] = 0.01
         options = config.rule_options(**defaults)
         weight_decay = options.pop("weight_decay", 0.0)
+        own = {name: options.pop(name) for name in cls.own_options}
         body = DLLRNN(
             config.input_shape[0],
             int(config.layers[0].size or 0),
@@ -434,7 +448,7 @@ class DendriticRNN(LocalNetwork):
             generator=torch.Generator().manual_seed(config.random_state),
             **options,
         )
-        network = cls(body, config.output, config.clip_value)
+        network = cls(body, config.output, config.clip_value, **own)
         network.weight_decay = weight_decay
         network.seed(config.random_state)
         return network
@@ -514,3 +528,74 @@ class BackpropagationRNN(DendriticRNN):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         return LearnStep(self.loss(output, target, sample_weight), output)
+
+
+class PredictiveCodingRNN(DendriticRNN):
+    r"""Recurrent predictive coding with fixed predictions (rule ``"pc"`` for sequences).
+
+    From the last step to the first the error of the hidden units settles before the one ahead of it hears of
+    it, by ``e ← e + γ (a - e)`` from zero, where ``a`` is what arrives from the output and from the step that
+    follows. That stays the same meanwhile, so ``T`` steps come to ``(1 - (1 - γ)^T) a``, which is computed
+    at once. At the fixed point errors are those of backpropagation through time (Millidge, Tschantz and
+    Buckley, 2020, arXiv:2006.04182).
+
+    Parameters
+    ----------
+    body : DLLRNN
+        Its feedback rule carries the errors: ``"transport"`` for plain predictive coding.
+    output : {"softmax", "identity"}
+        Classification or regression.
+    clip_value : float or None
+        Bound on each entry of each update.
+    n_steps : int
+        Relaxation steps T.
+    rate : float
+        Relaxation rate γ in (0, 1].
+    """
+
+    fixed_rule: str | None = "transport"
+    own_options: ClassVar[dict[str, Any]] = {"n_steps": 100, "rate": 0.1}
+
+    def __init__(
+        self,
+        body: DLLRNN,
+        output: Output,
+        clip_value: float | None = 50.0,
+        *,
+        n_steps: int = 100,
+        rate: float = 0.1,
+    ) -> None:
+        super().__init__(body, output, clip_value)
+        check_number("n_steps", n_steps, low=1, integer=True)
+        check_number("rate", rate, low=0, high=1, closed="right")
+        self.n_steps = n_steps
+        self.rate = rate
+        body.settled = 1.0 - (1.0 - rate) ** n_steps
+
+
+class PredictiveCodingFARNN(PredictiveCodingRNN):
+    """The same with errors that come down by fixed random weights (rule ``"pc_fa"`` for sequences)."""
+
+    fixed_rule: str | None = "fixed"
+
+
+class IncrementalPredictiveCodingRNN(PredictiveCodingRNN):
+    """One relaxation step in place of settling (rule ``"ipc"`` for sequences).
+
+    An error is multiplied by ``rate`` at every step back in time. At rate 1, the default, this is
+    backpropagation through time.
+    """
+
+    own_options: ClassVar[dict[str, Any]] = {"n_steps": 1, "rate": 1.0}
+
+    def __init__(
+        self,
+        body: DLLRNN,
+        output: Output,
+        clip_value: float | None = 50.0,
+        *,
+        n_steps: int = 1,
+        rate: float = 1.0,
+    ) -> None:
+        check_number("n_steps", n_steps, low=1, high=1, integer=True)
+        super().__init__(body, output, clip_value, n_steps=n_steps, rate=rate)

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from references import dll as reference
+from references import dll_rules
 from seedbed.lightning_modules.dll.architecture import LayerSpec, NetworkConfig
 from seedbed.lightning_modules.dll.layers import DLLLinear
 from seedbed.lightning_modules.dll.networks import DendriticNetwork, differentiate
@@ -296,3 +297,87 @@ def test_errors():
     deep = (LayerSpec("recurrent", 5), LayerSpec("linear", 4), LayerSpec("linear", 2, activation="identity"))
     with pytest.raises(ValueError, match="one recurrent layer"):
         DendriticRNN.from_config(NetworkConfig(deep, (3,)))
+
+
+# -- predictive coding --------------------------------------------------------------------------------
+
+
+def sequence_config(**settings):
+    layers = (LayerSpec("recurrent", 5), LayerSpec("linear", 2, activation="identity"))
+    settings = {"weight_std": 0.5, "feedback_std": 0.6, "clip_value": None, "bias": True, **settings}
+    return NetworkConfig(layers, (3,), output="identity", **settings)
+
+
+def gradients(net):
+    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        ("pc", {"n_steps": 7, "rate": 0.2}),
+        ("pc_fa", {"n_steps": 3, "rate": 0.4}),
+        ("ipc", {"rate": 0.6}),
+        ("pc", {}),
+    ],
+)
+def test_errors_settle_step_by_step(rule, options):
+    net = build_network(rule, sequence_config(options=options))
+    x, target = sequences()
+    output, (_, hidden, slopes) = net.body.transform(x)
+    e_y = (target - output).transpose(0, 1).detach().numpy()
+    slopes = 1 - slopes.detach().numpy() ** 2
+    down_y, down_h = (net.body.feedback_matrix(name).numpy() for name in ("ho", "hh"))
+    n_steps, rate = options.get("n_steps", net.n_steps), options.get("rate", net.rate)
+    assert (net.n_steps, net.rate) == (n_steps, rate)
+    errors = dll_rules.recurrent_predictive_coding(e_y, slopes, down_y, down_h, n_steps, rate)
+    delta = errors * slopes
+    net.learn(x, target)
+    hidden = hidden.detach().numpy()
+    expected = {
+        "weight_hh": np.einsum("tbi,tbj->ij", delta, hidden[:-1]),
+        "weight_ih": np.einsum("tbi,tbj->ij", delta, x.transpose(0, 1).numpy()),
+        "weight_ho": np.einsum("tbi,tbj->ij", e_y, hidden[1:]),
+        "bias_h": delta.sum((0, 1)),
+    }
+    for name, change in expected.items():
+        np.testing.assert_allclose(-getattr(net.body, name).grad.numpy(), change, rtol=0, atol=1e-12)
+    assert (net.body.feedback_hh is None) == (rule != "pc_fa")
+    if rule == "pc_fa":
+        assert net.body.feedback_hh.grad is None
+
+
+@pytest.mark.parametrize(("rule", "options"), [("pc", {"n_steps": 500}), ("ipc", {})])
+def test_settled_predictive_coding_is_backpropagation_through_time(rule, options):
+    net = build_network(rule, sequence_config(options=options))
+    twin = build_network("bp", sequence_config())
+    x, target = sequences()
+    net.learn(x, target)
+    twin.learn(x, target)
+    found, expected = gradients(net), gradients(twin)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-12)
+
+
+def test_settled_predictive_coding_by_random_weights_is_feedback_alignment():
+    net = build_network("pc_fa", sequence_config(options={"n_steps": 500}))
+    twin = build_network("fa", sequence_config(feedback_init="normal"))
+    x, target = sequences()
+    net.learn(x, target)
+    twin.learn(x, target)
+    for name, gradient in gradients(twin).items():
+        torch.testing.assert_close(gradients(net)[name], gradient, rtol=0, atol=1e-12)
+
+
+def test_predictive_coding_checks_its_options():
+    for rule, options in (
+        ("pc", {"n_steps": 0}),
+        ("pc", {"rate": 0.0}),
+        ("pc_fa", {"rate": 1.5}),
+        ("ipc", {"n_steps": 2}),
+    ):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            build_network(rule, sequence_config(options=options))
+    with pytest.raises(ValueError, match="rule_options must be among"):
+        build_network("fa", sequence_config(options={"n_steps": 5}))

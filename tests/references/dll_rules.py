@@ -53,6 +53,23 @@ def predictive_coding(x, target, weights, feedback, steps, rate):
     return [np.outer(gates[layer + 1] * errors[layer + 1], predictions[layer]) for layer in range(depth)]
 
 
+def recurrent_predictive_coding(e_y, slopes, down_y, down_h, steps, rate):
+    """Errors of hidden units, time first: each step's values relax in turn, the last step's first.
+
+    ``down_y`` (outputs, hidden) and ``down_h`` (hidden, hidden) carry errors down.
+    """
+    errors = np.zeros_like(slopes)
+    for t in reversed(range(len(e_y))):
+        value = np.zeros_like(slopes[t])  # less its prediction
+        for _ in range(steps):
+            arriving = e_y[t] @ down_y
+            if t + 1 < len(e_y):
+                arriving = arriving + (slopes[t + 1] * errors[t + 1]) @ down_h
+            value = value + rate * (arriving - value)
+        errors[t] = value
+    return errors
+
+
 def difference_targets(x, target, weights, inverses, step):
     """Lee et al. (2015), eq. 15: ``t_{l-1} = h_{l-1} - g_l(h_l) + g_l(t_l)`` from the top hidden layer down.
 
