@@ -1,4 +1,7 @@
 from .archives import unpack as unpack
+from .bandits import PiecewiseConstantBandit as PiecewiseConstantBandit
+from .bandits import load_nile_bandit as load_nile_bandit
+from .bandits import make_piecewise_constant_bandit as make_piecewise_constant_bandit
 from .fetch import FetchError as FetchError
 from .fetch import fetch_file as fetch_file
 from .fetch import get_data_home as get_data_home

@@ -1,3 +1,12 @@
+from .change_point_bandit.bandit import ChangePointBandit as ChangePointBandit
+from .change_point_bandit.baselines import noisy_binary_search as noisy_binary_search
+from .change_point_bandit.baselines import sequential_halving as sequential_halving
+from .change_point_bandit.complexity import characteristic_time as characteristic_time
+from .change_point_bandit.complexity import optimal_allocation as optimal_allocation
+from .change_point_bandit.display import ChangePointBanditDisplay as ChangePointBanditDisplay
+from .change_point_bandit.segmentation import segment_means as segment_means
+from .change_point_bandit.simulation import simulate_policy as simulate_policy
+from .change_point_bandit.thresholds import stopping_threshold as stopping_threshold
 from .cojer import CoJERDisplay as CoJERDisplay
 from .cojer import CoJERRegressor as CoJERRegressor
 from .cojer import QuantileBand as QuantileBand

@@ -124,6 +124,27 @@ def load(path: str) -> Any:
 
 METHODS: tuple[Method, ...] = (
     Method(
+        slug="change_point_bandit",
+        title="Fixed-Confidence Multiple Change Point Identification under Bandit Feedback",
+        authors="Joseph Lazzaro, Ciara Pike-Burke",
+        where="ICML 2025, PMLR 267",
+        url="https://arxiv.org/abs/2507.08994",
+        summary="Finds the jumps of a noisy step function by few queries, with a bound on the error.",
+        folder="estimators",
+        public=(
+            Public("ChangePointBandit", "estimator", small={"sigma": 1.0}),
+            Public("ChangePointBanditDisplay", "display"),
+            Public("simulate_policy", "function"),
+            Public("characteristic_time", "function"),
+            Public("optimal_allocation", "function"),
+            Public("stopping_threshold", "function"),
+            Public("segment_means", "function"),
+            Public("noisy_binary_search", "function"),
+            Public("sequential_halving", "function"),
+        ),
+        extras=("data",),
+    ),
+    Method(
         slug="cojer",
         title="False Coverage Proportion Control for Conformal Prediction",
         authors="Alexandre Blain, Bertrand Thirion, Pierre Neuvial",

@@ -54,6 +54,8 @@ class Case:
     @property
     def width(self) -> int:
         """Columns of X that the small instance takes."""
+        if get_tags(self.cls()).input_tags.one_d_array:
+            return 1
         return math.prod(self.small.get("image_shape") or (4,))
 
 

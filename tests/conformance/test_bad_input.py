@@ -139,7 +139,9 @@ def test_wrong_shapes_are_errors(case):
     X, y = data(case.make(), case.width)
     estimator = fit(case.make(), X, y)
     methods = sorted({name.partition("[")[0] for name in answers(estimator, X)})
-    for rows in (X[:, :-1], np.column_stack([X, X]), X[0], X[:0], np.where(X > 2, np.nan, X), None):
+    one_row = [] if get_tags(estimator).input_tags.one_d_array else [X[0]]
+    holed = np.where(np.arange(X.size).reshape(X.shape) == 3, np.nan, X)
+    for rows in (X[:, :-1], np.column_stack([X, X]), *one_row, X[:0], holed, None):
         for method in methods:
             with pytest.raises((ValueError, TypeError)):
                 getattr(estimator, method)(rows)

@@ -1,0 +1,1 @@
+"""Change points under bandit feedback: where to query next, when to stop, and what is certain."""
