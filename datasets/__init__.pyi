@@ -41,7 +41,10 @@ from .series import fetch_exchange_rate as fetch_exchange_rate
 from .series import fetch_pems_bay as fetch_pems_bay
 from .synthetic import make_delayed_sum as make_delayed_sum
 from .synthetic import make_fcp_regression as make_fcp_regression
+from .synthetic import make_tail_alignment as make_tail_alignment
 from .synthetic import make_teacher_network as make_teacher_network
 from .texts import fetch_glove as fetch_glove
 from .texts import fetch_sst2 as fetch_sst2
 from .texts import fetch_subj as fetch_subj
+from .vader import fetch_vader_ratings as fetch_vader_ratings
+from .vader import load_vader_ratings as load_vader_ratings

@@ -158,6 +158,15 @@ RESOURCES: dict[str, dict[str, Resource]] = {
             "text/rotten_imdb.tar.gz",
         )
     },
+    "vader": {
+        "archive": Resource(
+            (
+                "https://github.com/cjhutto/vaderSentiment/raw/master/additional_resources/hutto_ICWSM_2014.tar.gz",
+            ),
+            "text/hutto_ICWSM_2014.tar.gz",
+            "sha256:d5bb07d87474b3eb8d30b4deccbc23f19d742a6c5718fbacc65485b70b95c5fa",
+        )
+    },
     "glove": {
         "archive": Resource(
             (

@@ -4,6 +4,7 @@ import math
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import betaincinv, ndtr
 from sklearn.utils import Bunch
 
 from seedbed.checks import check_choice, check_number
@@ -83,6 +84,56 @@ def make_fcp_regression(
             error = scale * rng.standard_normal(size)
         problem[f"X_{part}"], problem[f"y_{part}"], problem[f"mean_{part}"] = X, mean + 0.7 * error, mean
     return Bunch(noise_scale_test=0.7 * scale, **problem)
+
+
+def make_tail_alignment(
+    n_prompts: int = 1000,
+    n_candidates: int = 10,
+    *,
+    alignment: float = 0.7,
+    random_state: Any = None,
+) -> Bunch:
+    """Draw human losses of candidate answers and machine scores that agree with them more or less.
+
+    ``z_ij = sqrt(0.4) theta_i + sqrt(0.6) e_ij`` with standard normal theta and e; the human loss is the
+    quantile of Beta(0.4, 2) at ``Phi(z_ij)``, the machine's score
+    ``Phi(alignment z_ij + sqrt(1 - alignment^2) e'_ij)``.
+
+    Parameters
+    ----------
+    n_prompts : int
+        Prompts i.
+    n_candidates : int
+        Candidate answers j of each.
+    alignment : float
+        Correlation of both before they are transformed, in [-1, 1].
+    random_state : int, Generator, RandomState or None
+        Source of randomness; None for a fresh seed.
+
+    Returns
+    -------
+    Bunch
+        ``machine_scores`` and ``human_losses``, (n_prompts, n_candidates), in (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If a number is not allowed.
+
+    Examples
+    --------
+    >>> from seedbed.datasets import make_tail_alignment
+    >>> make_tail_alignment(5, 3, random_state=0).human_losses.shape
+    (5, 3)
+    """
+    check_number("n_prompts", n_prompts, low=1, integer=True)
+    check_number("n_candidates", n_candidates, low=1, integer=True)
+    check_number("alignment", alignment, low=-1, high=1)
+    rng, shape = _generator(random_state), (n_prompts, n_candidates)
+    theta, e, other = (rng.standard_normal(size) for size in ((n_prompts, 1), shape, shape))
+    z = math.sqrt(0.4) * theta + math.sqrt(0.6) * e
+    machine = ndtr(alignment * z + math.sqrt(1 - alignment**2) * other)
+    return Bunch(machine_scores=machine, human_losses=betaincinv(0.4, 2.0, ndtr(z)))
 
 
 def make_teacher_network(

@@ -25,6 +25,9 @@ class Public:
     small : mapping
         Keyword arguments of an instance small enough to be fitted in a second. Plain values only: they
         are written to YAML for LightningCLI. An optimizer's go to its ``build(params, **small)``.
+    problem : {"table", "scores"}
+        For estimators: what they learn from. Rows with a target each, or scores of candidates with a loss
+        each.
     data : str, optional
         For modules: the data module (full path) that feeds it in the conformance tests.
     data_small : mapping
@@ -34,6 +37,7 @@ class Public:
     name: str
     kind: Kind
     small: Mapping[str, Any] = field(default_factory=dict)
+    problem: Literal["table", "scores"] = "table"
     data: str | None = None
     data_small: Mapping[str, Any] = field(default_factory=dict)
 
@@ -167,6 +171,37 @@ METHODS: tuple[Method, ...] = (
             Public("dkw_fcp_margin", "function"),
         ),
         extras=("data",),
+    ),
+    Method(
+        slug="conformal_tail_risk",
+        title="Conformal Tail Risk Control for Large Language Model Alignment",
+        authors="Catherine Yu-Chi Chen, Jingyan Shen, Zhun Deng, Lihua Lei",
+        where="ICML 2025, PMLR 267",
+        url="https://arxiv.org/abs/2502.20285",
+        summary="Thresholds on a machine's score that control the tail of human losses, by calibration.",
+        folder="estimators",
+        public=(
+            Public("ConformalTailRiskController", "estimator", small={"alpha": 0.6}, problem="scores"),
+            Public("RejectionSampler", "function"),
+            Public("TailRiskDisplay", "display"),
+            Public("tail_risk_p_value", "function"),
+            Public("berk_jones_bound", "function"),
+            Public("dkw_bound", "function"),
+            *(
+                Public(f"seedbed.estimators.distortion.{name}", "function")
+                for name in (
+                    "Mean",
+                    "VaR",
+                    "CVaR",
+                    "IntervalVaR",
+                    "PowerDistortion",
+                    "ExponentialDistortion",
+                    "WangDistortion",
+                    "QuantileMixture",
+                    "CustomDistortion",
+                )
+            ),
+        ),
     ),
     Method(
         slug="dll",

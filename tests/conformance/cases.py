@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
 from seedbed.catalog import Public, load, publics
 
 # class name -> {sklearn check: why it cannot hold}. The run is strict: a check that passes after all fails.
 # "*" excuses a class from all of them.
-EXPECTED_FAILURES: dict[str, dict[str, str]] = {}
+EXPECTED_FAILURES: dict[str, dict[str, str]] = {
+    "ConformalTailRiskController": {
+        "*": "its targets are losses in a known range, one per score; scikit-learn's checks draw labels"
+    },
+}
+PROBLEMS = {public.name.rpartition(".")[2]: public.problem for _, public in publics("estimator")}
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ def data(estimator: Any, width: int, rows: int = 160, seed: int = 0) -> tuple[np
     """Rows and targets that an estimator of this kind learns from."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rows, width))
+    if PROBLEMS.get(type(estimator).__name__) == "scores":
+        return X, np.clip(0.5 + 0.2 * X + 0.1 * rng.normal(size=X.shape), 0.0, 1.0)
     if get_tags(estimator).input_tags.positive_only:
         X = np.abs(X)
     signal = X[:, 0] - X[:, -1] + 0.1 * rng.normal(size=rows)
@@ -87,7 +95,8 @@ def data(estimator: Any, width: int, rows: int = 160, seed: int = 0) -> tuple[np
 
 def fit(estimator: Any, X: Any, y: Any, **extra: Any) -> Any:
     """Fit with the targets if the estimator asks for some."""
-    wants_y = get_tags(estimator).target_tags.required or is_classifier(estimator) or is_regressor(estimator)
+    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator  # whose tags do not pass on all
+    wants_y = get_tags(last).target_tags.required or is_classifier(estimator) or is_regressor(estimator)
     return estimator.fit(X, y, **extra) if wants_y else estimator.fit(X, **extra)
 
 

@@ -90,7 +90,14 @@ def run_rows(case):
 
 def run_targets(case):
     X, y = data(case.make(), case.width, rows=60)
-    inputs = list(bad_targets(y))
+    inputs = list(bad_targets(y if y.ndim == 1 else y[:, 0]))
+    if y.ndim == 2:
+        worst = y == y.max()
+        inputs += [
+            ("good", y),
+            ("one above", np.where(worst, 1.5, y)),
+            ("one hole", np.where(worst, np.nan, y)),
+        ]
     findings = [(name, judge(fitting(case, X, targets, X))) for name, targets in inputs]
     return [finding for finding in findings if finding[1]], len(inputs)
 
@@ -141,7 +148,8 @@ def test_wrong_shapes_are_errors(case):
     methods = sorted({name.partition("[")[0] for name in answers(estimator, X)})
     one_row = [] if get_tags(estimator).input_tags.one_d_array else [X[0]]
     holed = np.where(np.arange(X.size).reshape(X.shape) == 3, np.nan, X)
-    for rows in (X[:, :-1], np.column_stack([X, X]), *one_row, X[:0], holed, None):
+    holes = [] if get_tags(estimator).input_tags.allow_nan else [holed]
+    for rows in (X[:, :-1], np.column_stack([X, X]), *one_row, X[:0], *holes, None):
         for method in methods:
             with pytest.raises((ValueError, TypeError)):
                 getattr(estimator, method)(rows)

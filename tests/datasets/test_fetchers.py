@@ -9,10 +9,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from seedbed import datasets
-from seedbed.datasets import images, openml, resources, series, texts
+from seedbed.datasets import images, openml, resources, series, texts, vader
 from seedbed.datasets.archives import ArchiveError
 
 
@@ -311,6 +311,25 @@ def test_subj(publish, tmp_path):
     assert bunch.data == ["the caf\xe9 opens .", "he leaves .", "a joy from start to end ."]
     assert_array_equal(bunch.target, [0, 0, 1])
     assert (tmp_path / "text" / "rotten_imdb.tar.gz.sha256").is_file()
+
+
+def test_vader_ratings(publish, tmp_path):
+    lines = [f"{1 + i // 12}_{i % 12}\t{i / 1000}\ttext {i}, d\xe9j\xe0 vu\twith a tab" for i in range(3708)]
+    name = "hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt"
+    publish("vader", "archive", tar({name: ("\n".join(lines) + "\n").encode("latin-1")}))
+    bunch = datasets.fetch_vader_ratings("amazon", data_home=tmp_path)
+    assert bunch.data[5] == "text 5, d\xe9j\xe0 vu\twith a tab"
+    assert_allclose(bunch.rating, np.arange(3708) / 1000)
+    assert_array_equal(bunch.group, 1 + np.arange(3708) // 12)
+    scores = iter(np.linspace(-1, 1, 3708))
+    with pytest.raises(ArchiveError):
+        vader.write_table(
+            tmp_path / "table.npz", lambda _: next(scores), tmp_path
+        )  # the others are not there
+    for bad in (lines[:-1], [*lines[:-1], "1_1\tx\ttext"], [*lines[:-1], "1_1\t0.5"]):
+        publish("vader", "archive", tar({name: "\n".join(bad).encode("latin-1")}))
+        with pytest.raises(ArchiveError):
+            datasets.fetch_vader_ratings("amazon", data_home=tmp_path)
 
 
 def test_glove(publish, tmp_path, rng):

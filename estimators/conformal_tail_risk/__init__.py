@@ -1,0 +1,1 @@
+"""Thresholds on machine scores that control a tail risk of human losses."""
