@@ -1,14 +1,8 @@
 """The estimator: ask which point to query, tell what came, stop when every reported change is certain."""
 
-import hashlib
-import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Callable
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,16 +16,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from seedbed.estimators.change_point_bandit.engine import Engine, Rules
 from seedbed.estimators.change_point_bandit.progress import Progress
 from seedbed.estimators.change_point_bandit.readings import Readings
+from seedbed.estimators.change_point_bandit.sessions import Sessions
 from seedbed.estimators.change_point_bandit.thresholds import THRESHOLDS, Floats, warn_uncertified
 
-VERSION = 1
 LARGEST = 1e100
 """Rewards beyond this size would overflow when squared."""
 
 HISTORY = np.dtype([("arm", np.int64), ("y", np.float64), ("round", np.int64)])
 
 
-class ChangePointBandit(Readings, RegressorMixin, BaseEstimator):
+class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
     r"""Find where a noisy step function jumps, with few queries and a bound on the error probability.
 
     Points are ordered, each query of one returns its level plus noise, and levels are constant but for some
@@ -420,134 +414,6 @@ class ChangePointBandit(Readings, RegressorMixin, BaseEstimator):
         segment = np.searchsorted(self.change_points_, arms.clip(0), side="left")
         return levels[segment].astype(rows.dtype)
 
-    # -- a session's state ----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the session in plain values.
-
-        Returns
-        -------
-        dict
-            What :meth:`load_state_dict` takes; it survives JSON to the last digit.
-
-        Raises
-        ------
-        NotFittedError
-            Before ``start``.
-        """
-        check_is_fitted(self, "domain_")
-        return {
-            "version": VERSION,
-            "parameters": self._fingerprint(),
-            "domain": self.domain_.tolist(),
-            "arms": self.history_["arm"].tolist(),
-            "rewards": self.history_["y"].tolist(),
-            "rounds": self.history_["round"].tolist(),
-            "pending": self._pending.tolist(),
-            "tracked": self._engine.tracked[0].tolist(),
-            "curve": self.stopping_curve_.tolist(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
-        """Take up a session: it goes on exactly as it would have.
-
-        Parameters
-        ----------
-        state : mapping
-            From :meth:`state_dict` of an estimator with the same parameters.
-
-        Returns
-        -------
-        self
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            If the state is of another version, of other parameters, or damaged.
-        """
-        self._validate_params()
-        if not isinstance(state, Mapping) or state.get("version") != VERSION:
-            raise ValueError(f"state must have version {VERSION}, made by state_dict or save")
-        if state.get("parameters") != self._fingerprint():
-            raise ValueError("state was made with other parameters than this estimator has")
-        try:
-            domain = np.array(state["domain"], dtype=float)
-            arms, rewards = np.array(state["arms"], dtype=np.int64), np.array(state["rewards"], dtype=float)
-            rounds, pending = (
-                np.array(state["rounds"], dtype=np.int64),
-                np.array(state["pending"], dtype=float),
-            )
-            tracked, curve = np.array(state["tracked"], dtype=float), np.array(state["curve"], dtype=float)
-            whole = (
-                len(arms) == len(rewards) == len(rounds)
-                and pending.shape == tracked.shape == domain.shape
-                and np.isfinite(rewards).all()
-                and (np.diff(domain) > 0).all()
-                and ((arms >= 0) & (arms < len(domain))).all()
-                and (np.diff(rounds) >= 0).all()
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"state is damaged: {error}") from error
-        if not whole:
-            raise ValueError("state is damaged: its parts do not fit together")
-        self._begin(domain)
-        edges = np.flatnonzero(np.diff(rounds, prepend=-1, append=np.iinfo(np.int64).max))
-        for begin, end in pairwise(edges):
-            self._record(arms[begin:end], rewards[begin:end])
-            if self.objective == "all":
-                self._engine.stopped()  # what was shown at each round stays shown
-        self._round = int(rounds[-1]) + 1 if len(rounds) else 0
-        self._log["round"][: len(rounds)] = rounds
-        self._pending[:] = pending
-        self._engine.tracked[0] = tracked
-        self._conclude()
-        self._curve = [(int(t), float(value)) for t, value in curve.reshape(-1, 2)]
-        return self
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the session to a JSON file, whole or not at all.
-
-        Parameters
-        ----------
-        path : path-like
-            Where.
-        """
-        target = Path(path)
-        text = json.dumps(self.state_dict())
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-
-    def load(self, path: str | os.PathLike[str]) -> Self:
-        """Take up a session from a file.
-
-        Parameters
-        ----------
-        path : path-like
-            Written by :meth:`save`.
-
-        Returns
-        -------
-        self
-            The estimator.
-
-        Raises
-        ------
-        ValueError
-            If it is no such file, or was made with other parameters.
-        """
-        try:
-            state = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is no saved session: {error}") from error
-        return self.load_state_dict(state)
-
     # -- inside ---------------------------------------------------------------------------------------------
 
     def __sklearn_tags__(self) -> Any:
@@ -684,20 +550,6 @@ class ChangePointBandit(Readings, RegressorMixin, BaseEstimator):
             reported = engine.changes[0]
         if len(reported):
             self._curve.append((engine.t, float(engine.log_e[0, reported].min())))
-
-    def _fingerprint(self) -> str:
-        """Hash of what the course of a session depends on."""
-        parameters = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            if name not in ("verbose", "max_evals", "batch_size")
-        }
-        sigma = parameters["sigma"]
-        parameters["sigma"] = float(sigma) if isinstance(sigma, Real) else np.asarray(sigma, float).tolist()
-        if callable(parameters["threshold"]):
-            parameters["threshold"] = getattr(parameters["threshold"], "__qualname__", "callable")
-        text = json.dumps(parameters, sort_keys=True, default=float)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _as_column(X: Any) -> Any:
