@@ -34,6 +34,13 @@ from .packaged import load_mnist_5k as load_mnist_5k
 from .packaged import load_topics as load_topics
 from .packaged import load_txhousing as load_txhousing
 from .packaged import load_wine as load_wine
+from .positive_unlabeled import make_pu_covariate_shift as make_pu_covariate_shift
+from .positive_unlabeled import make_pu_digits as make_pu_digits
+from .positive_unlabeled import make_pu_domain_split as make_pu_domain_split
+from .pu_modules import PUBatch as PUBatch
+from .pu_modules import PUBatches as PUBatches
+from .pu_modules import PUDataModule as PUDataModule
+from .pu_modules import WeightedPUBatch as WeightedPUBatch
 from .sequence_modules import CharDataModule as CharDataModule
 from .sequence_modules import SeriesDataModule as SeriesDataModule
 from .series import fetch_electricity as fetch_electricity

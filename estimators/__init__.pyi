@@ -25,7 +25,14 @@ from .conformal_tail_risk.controller import ConformalTailRiskController as Confo
 from .conformal_tail_risk.display import TailRiskDisplay as TailRiskDisplay
 from .conformal_tail_risk.sampler import RejectionSampler as RejectionSampler
 from .conformal_tail_risk.testing import tail_risk_p_value as tail_risk_p_value
+from .density_ratio import RuLSIF as RuLSIF
 from .dll import AlignmentDisplay as AlignmentDisplay
 from .dll import DLLCNNClassifier as DLLCNNClassifier
 from .dll import DLLMLPClassifier as DLLMLPClassifier
 from .dll import DLLMLPRegressor as DLLMLPRegressor
+from .pu_auc_covariate_shift import PUAUCClassifier as PUAUCClassifier
+from .pu_auc_covariate_shift import PUAUCDisplay as PUAUCDisplay
+from .pu_auc_covariate_shift import PUDomainStratifiedKFold as PUDomainStratifiedKFold
+from .pu_auc_covariate_shift import auc_from_pu_auc as auc_from_pu_auc
+from .pu_auc_covariate_shift import pu_auc_risk as pu_auc_risk
+from .pu_auc_covariate_shift import weighted_pu_auc_score as weighted_pu_auc_score

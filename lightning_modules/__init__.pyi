@@ -22,3 +22,4 @@ from .dll.shaping import DLLBatchNorm as DLLBatchNorm
 from .dll.shaping import DLLFlatten as DLLFlatten
 from .dll.shaping import DLLGlobalAvgPool as DLLGlobalAvgPool
 from .dll.shaping import DLLMaxPool2d as DLLMaxPool2d
+from .pu_auc_covariate_shift.module import PUAUCModule as PUAUCModule

@@ -32,6 +32,9 @@ class Public:
         For modules: the data module (full path) that feeds it in the conformance tests.
     data_small : mapping
         Keyword arguments of that data module.
+    warns : tuple of str
+        For estimators: regular expressions, without colons, of the warnings that are right where only X and
+        y are given, as in the conformance tests.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Public:
     problem: Literal["table", "scores"] = "table"
     data: str | None = None
     data_small: Mapping[str, Any] = field(default_factory=dict)
+    warns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -315,6 +319,34 @@ METHODS: tuple[Method, ...] = (
             Public("metaoptimize_reference", "function"),
             Public("reference_base", "function"),
             Public("reference_meta", "function"),
+        ),
+    ),
+    Method(
+        slug="pu_auc_covariate_shift",
+        title="Positive-unlabeled AUC Maximization under Covariate Shift",
+        authors="A. Kumagai, T. Iwata, H. Takahashi, T. Nishiyama, K. Adachi, Y. Fujiwara",
+        where="ICML 2025",
+        url="https://openreview.net/forum?id=HQEPgICjBS",
+        summary="Ranks rows of a new population from positives and unlabeled rows of another: no negatives.",
+        folder="estimators",
+        public=(
+            Public("PUAUCClassifier", "estimator", warns=("no target rows",)),
+            Public("RuLSIF", "function"),
+            Public("PUDomainStratifiedKFold", "function"),
+            Public("PUAUCDisplay", "display"),
+            Public("pu_auc_risk", "function"),
+            Public("weighted_pu_auc_score", "function"),
+            Public("auc_from_pu_auc", "function"),
+            Public(
+                "seedbed.lightning_modules.PUAUCModule",
+                "module",
+                small={"input_shape": 64, "hidden_layer_sizes": [8], "lr": 0.01},
+                data="seedbed.datasets.PUDataModule",
+                data_small={"batch_size": 128},
+            ),
+            Public("seedbed.datasets.make_pu_covariate_shift", "function"),
+            Public("seedbed.datasets.make_pu_domain_split", "function"),
+            Public("seedbed.datasets.make_pu_digits", "function"),
         ),
     ),
 )

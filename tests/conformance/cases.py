@@ -74,6 +74,15 @@ def cases(kind: str) -> list[Any]:
     return [case(method.path(public), public) for method, public in publics(kind)]
 
 
+def expected_warnings() -> list[pytest.MarkDecorator]:
+    """Marks that let pass what estimators rightly say when they are given X and y alone."""
+    return [
+        pytest.mark.filterwarnings(f"ignore:{message}:UserWarning")
+        for _, public in publics("estimator")
+        for message in public.warns
+    ]
+
+
 def expected_failures(estimator: BaseEstimator) -> dict[str, str]:
     """Checks of scikit-learn that this estimator cannot pass, with the reason."""
     return EXPECTED_FAILURES.get(type(estimator).__name__, {})

@@ -11,11 +11,12 @@ from sklearn.utils import get_tags
 from sklearn.utils._param_validation import make_constraint
 from sklearn.utils.validation import validate_data
 
-from conformance.cases import Case, answers, cases, data, fit
+from conformance.cases import Case, answers, cases, data, expected_warnings, fit
 from conformance.malformed import VALUES, bad_rows, bad_targets, few_rows
 
 ESTIMATORS = cases("estimator")
 each = pytest.mark.parametrize("case", ESTIMATORS)
+pytestmark = expected_warnings()
 
 # What Python and NumPy say when nobody has checked.
 INTERNAL = (

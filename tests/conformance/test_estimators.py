@@ -30,12 +30,14 @@ from conformance.cases import (
     data,
     differs,
     expected_failures,
+    expected_warnings,
     fit,
     no_global_generator,
 )
 
 ESTIMATORS = cases("estimator")
 each = pytest.mark.parametrize("case", ESTIMATORS)
+pytestmark = expected_warnings()
 
 
 @parametrize_with_checks(
@@ -247,6 +249,8 @@ def extra_values(case, names, rows):
             values[name] = rng.uniform(0.1, 3.0, size=rows)
         elif name.startswith("groups"):
             values[name] = rng.integers(0, 4, size=rows)
+        elif name == "sample_domain":
+            values[name] = np.where(np.arange(rows) % 3, 1, -1)
         elif name.startswith(("sensitive", "censored", "treatment", "mask")):
             values[name] = rng.integers(0, 2, size=rows)
         else:
@@ -290,8 +294,9 @@ def test_named_fit_parameters_pass_through_a_grid_search(case, names):
     X, y = data(case.make(), case.width)
     values = extra_values(case, names, len(X))
     model = case.make().set_fit_request(**dict.fromkeys(names, True))
-    if "sample_weight" in names and hasattr(model, "set_score_request"):
-        model.set_score_request(sample_weight=False)
+    scored = get_routing_for_object(model).score.requests
+    if set(names) & set(scored):
+        model.set_score_request(**{name: False for name in names if name in scored})
     name = next(iter(model.get_params(deep=False)))
     grid = {name: [model.get_params()[name]]}
     search = GridSearchCV(model, grid, cv=2, scoring=scoring(model), error_score="raise")

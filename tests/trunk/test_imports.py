@@ -12,8 +12,9 @@ from seedbed.catalog import publics
 
 # What the extras install, by import name; of these only what core packages need themselves may be loaded.
 OPTIONAL = (
-    "crepes", "dadaptation", "dog", "jsonargparse", "lion_pytorch", "matplotlib", "mechanic_pytorch",
-    "mlxtend", "pandas", "plotnine", "prodigyopt", "schedulefree", "sklego",
+    "crepes", "dadaptation", "densratio", "dog", "jsonargparse", "lion_pytorch", "matplotlib",
+    "mechanic_pytorch", "mlxtend", "pandas", "plotnine", "prodigyopt", "pulearn", "ruptures", "schedulefree",
+    "skada", "sklego", "statsmodels",
 )  # fmt: skip
 
 
