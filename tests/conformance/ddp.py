@@ -74,17 +74,25 @@ def _wait(processes: list[Any], timeout: float, folder: Path) -> None:
     deadline = time.monotonic() + timeout
     while True:
         codes = [process.exitcode for process in processes]
-        for rank, code in enumerate(codes):
-            if code not in (None, 0):
-                outcome = _read(folder, rank)
-                reason = outcome[1] if outcome is not None else f"it ended with exit code {code}"
-                raise RuntimeError(f"rank {rank} of {len(processes)} failed: {reason}")
+        failed = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+        if failed:
+            # One that dies takes the others' collectives with it: what was reported first is the cause, or
+            # the death of a rank that could report nothing.
+            rank = min(failed, key=lambda rank: _written(folder, rank))
+            outcome = _read(folder, rank)
+            reason = outcome[1] if outcome is not None else f"it ended with exit code {codes[rank]}"
+            raise RuntimeError(f"rank {rank} of {len(processes)} failed: {reason}")
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > deadline:
             slow = [rank for rank, code in enumerate(codes) if code is None]
             raise TimeoutError(f"ranks {slow} of {len(processes)} still ran after {timeout:g} s")
         time.sleep(0.02)
+
+
+def _written(folder: Path, rank: int) -> int:
+    path = folder / f"{rank}.pickle"
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _read(folder: Path, rank: int) -> tuple[bool, Any] | None:
