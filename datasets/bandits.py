@@ -8,6 +8,53 @@ from numpy.typing import ArrayLike
 from seedbed.checks import check_choice, check_number, missing_extra
 
 Noise = Literal["gaussian", "bernoulli", "uniform"]
+NOISES = ("gaussian", "bernoulli", "uniform")
+
+
+def check_noise(noise: Noise, means: Any) -> None:
+    """Raise unless the means can have noise of this law.
+
+    Parameters
+    ----------
+    noise : {"gaussian", "bernoulli", "uniform"}
+        Law of the rewards.
+    means : ndarray
+        Means.
+
+    Raises
+    ------
+    ValueError
+        If the law is unknown, or Bernoulli's means are no probabilities.
+    """
+    check_choice("noise", noise, NOISES)
+    if noise == "bernoulli" and ((means < 0) | (means > 1)).any():
+        raise ValueError("levels must be in [0, 1] with noise='bernoulli'")
+
+
+def draw_rewards(rng: np.random.Generator, means: Any, sigma: Any, noise: Noise) -> Any:
+    """Draw one reward per mean.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of randomness.
+    means : ndarray
+        Means.
+    sigma : float or ndarray
+        Standard deviations; "bernoulli" has its own.
+    noise : {"gaussian", "bernoulli", "uniform"}
+        Law of the rewards.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of ``means``.
+    """
+    if noise == "gaussian":
+        return means + sigma * rng.standard_normal(means.shape)
+    if noise == "bernoulli":
+        return (rng.random(means.shape) < means).astype(float)
+    return means + sigma * np.sqrt(3.0) * rng.uniform(-1.0, 1.0, means.shape)
 
 
 class PiecewiseConstantBandit:
@@ -58,7 +105,7 @@ class PiecewiseConstantBandit:
     ) -> None:
         check_number("n_arms", n_arms, low=2, integer=True)
         check_number("sigma", sigma, low=0, closed="neither")
-        check_choice("noise", noise, ("gaussian", "bernoulli", "uniform"))
+        check_choice("noise", noise, NOISES)
         steps, places = np.asarray(levels, dtype=float), np.asarray(change_points)
         if places.ndim != 1 or steps.shape != (len(places) + 1,) or not np.isfinite(steps).all():
             shapes = f"{steps.shape} and {places.shape}"
@@ -67,8 +114,7 @@ class PiecewiseConstantBandit:
             raise ValueError(f"change_points must be integers from 0 to {n_arms - 2}, got {places.tolist()}")
         if (np.diff(places) <= 0).any() or (np.diff(steps) == 0).any():
             raise ValueError("change_points must increase, and levels beside one differ")
-        if noise == "bernoulli" and ((steps < 0) | (steps > 1)).any():
-            raise ValueError("levels must be in [0, 1] with noise='bernoulli'")
+        check_noise(noise, steps)
         self.change_points = places.astype(np.int64)
         self.domain = np.arange(n_arms, dtype=float)
         self.means = np.repeat(steps, np.diff([0, *(self.change_points + 1), n_arms]))
@@ -103,12 +149,7 @@ class PiecewiseConstantBandit:
         return self._draw(arms)
 
     def _draw(self, arms: Any) -> Any:
-        means = self.means[arms]
-        if self.noise == "bernoulli":
-            return (self._rng.random(len(arms)) < means).astype(float)
-        if self.noise == "uniform":
-            return means + self.sigma * np.sqrt(3.0) * self._rng.uniform(-1.0, 1.0, len(arms))
-        return means + self.sigma * self._rng.standard_normal(len(arms))
+        return draw_rewards(self._rng, self.means[arms], self.sigma, self.noise)
 
 
 def make_piecewise_constant_bandit(
@@ -116,20 +157,23 @@ def make_piecewise_constant_bandit(
     *,
     n_arms: int = 20,
     jump: float = 1.0,
+    levels: ArrayLike | None = None,
     sigma: float = 1.0,
     noise: Noise = "gaussian",
     random_state: Any = None,
 ) -> PiecewiseConstantBandit:
-    """Make a bandit that goes up and down by a jump, with changes at even distances.
+    """Make a bandit with changes at even distances, half of one from either end.
 
     Parameters
     ----------
     n_change_points : int
-        Number of changes.
+        Number of changes N.
     n_arms : int
-        Number of points.
+        Number of points K; change i of N comes after point ``(2 i + 1) K // (2 N) - 1``, i = 0, 1, ...
     jump : float
-        Size of each change.
+        Without ``levels``: these are 0, jump, 0, jump, ...
+    levels : array-like of shape (n_change_points + 1,), optional
+        Level of each segment, neighbours different.
     sigma : float
         Standard deviation of the noise.
     noise : {"gaussian", "bernoulli", "uniform"}
@@ -140,26 +184,29 @@ def make_piecewise_constant_bandit(
     Returns
     -------
     PiecewiseConstantBandit
-        With levels 0, jump, 0, jump, ...
+        The truth is in its ``change_points`` and ``means``.
 
     Raises
     ------
     ValueError
-        If a number is not allowed.
+        If a number is not allowed, or the points are too few for so many changes at these places.
 
     Examples
     --------
     >>> from seedbed.datasets import make_piecewise_constant_bandit
     >>> make_piecewise_constant_bandit(2, n_arms=12, random_state=0).change_points
-    array([3, 7])
+    array([2, 8])
+    >>> make_piecewise_constant_bandit(3, n_arms=6, levels=[0, 1, 0, 0.5]).means.tolist()
+    [0.0, 1.0, 1.0, 0.0, 0.0, 0.5]
     """
     check_number("n_arms", n_arms, low=2, integer=True)
-    check_number("n_change_points", n_change_points, low=1, high=n_arms - 1, integer=True)
+    check_number("n_change_points", n_change_points, low=1, high=max(n_arms // 2, 1), integer=True)
     check_number("jump", jump)
-    if jump == 0:
-        raise ValueError("jump must not be 0")
-    places = (np.arange(1, n_change_points + 1) * n_arms) // (n_change_points + 1) - 1
-    levels = jump * (np.arange(n_change_points + 1) % 2)
+    if levels is None:
+        if jump == 0:
+            raise ValueError("jump must not be 0")
+        levels = jump * (np.arange(n_change_points + 1) % 2)
+    places = ((2 * np.arange(n_change_points) + 1) * n_arms) // (2 * n_change_points) - 1
     return PiecewiseConstantBandit(levels, places, n_arms, sigma, noise, random_state)
 
 

@@ -13,19 +13,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from seedbed.estimators.change_point_bandit.engine import Engine, Rules
+from seedbed.estimators.change_point_bandit.engine import Rules
 from seedbed.estimators.change_point_bandit.progress import Progress
 from seedbed.estimators.change_point_bandit.readings import Readings
-from seedbed.estimators.change_point_bandit.sessions import Sessions
+from seedbed.estimators.change_point_bandit.sessions import LARGEST, Sessions
+from seedbed.estimators.change_point_bandit.single import Single
 from seedbed.estimators.change_point_bandit.thresholds import THRESHOLDS, Floats, warn_uncertified
 
-LARGEST = 1e100
-"""Rewards beyond this size would overflow when squared."""
 
-HISTORY = np.dtype([("arm", np.int64), ("y", np.float64), ("round", np.int64)])
-
-
-class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
+class ChangePointBandit(Sessions, Readings, RegressorMixin, BaseEstimator):
     r"""Find where a noisy step function jumps, with few queries and a bound on the error probability.
 
     Points are ordered, each query of one returns its level plus noise, and levels are constant but for some
@@ -49,13 +45,15 @@ class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
         With ``objective="all"``, the smallest jump that matters.
     estimator : {"auto", "segmentation", "pairwise"}
         How changes are estimated: by least squares over all data, which "auto" takes, or as the largest
-        jumps between neighbours. No guarantee depends on it.
+        jumps between neighbours. No guarantee depends on it. With more than one change, least squares takes
+        time in proportion to the square of the number of points; beyond 256 it is done anew each time the
+        rewards have grown by one percent.
     statistic : {"paired", "pooled"}
         What certifies a boundary: the first n rewards on either side, or all of them, which unequal ``sigma``
         needs.
     threshold : {"mixture", "kaufmann-koolen", "garivier-kaufmann", "heuristic"} or callable
         When a boundary is certain, see :func:`~seedbed.estimators.stopping_threshold`; the last two and
-        callables are not certified.
+        callables, which get ``(n_left, n_right, t, n_arms, delta)``, are not certified.
     kappa : float
         Prior of the mixture, in rewards: jumps of about ``sigma / sqrt(kappa)`` are found soonest.
     sampling : {"mcpi", "uniform", "elimination", "track-and-stop", "cluster"}
@@ -335,8 +333,9 @@ class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
             raise RuntimeError("the session is done: read change_points_, or go on with ask(force=True)")
         arms = np.empty(n, dtype=np.int64)
         for place in range(n):
-            arms[place] = self._engine.choose(self._pending[None] if self._pending.any() else None)[0]
+            arms[place] = self._engine.choose(self._pending[None] if self._n_pending else None)[0]
             self._pending[arms[place]] += 1
+            self._n_pending += 1
         return self.domain_[arms][:, None]
 
     def tell(self, x: ArrayLike, y: ArrayLike) -> Self:
@@ -363,16 +362,15 @@ class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
             then.
         """
         self._check_started()
-        points = np.atleast_1d(np.asarray(x, dtype=float))
+        points, rewards = np.array(x, dtype=float, ndmin=1), np.array(y, dtype=float, ndmin=1)
         points = _single(points) if points.ndim == 2 else points
-        rewards = np.atleast_1d(np.asarray(y, dtype=float))
         if points.ndim != 1 or points.shape != rewards.shape:
             raise ValueError(f"x and y must have the same length, got {points.shape} and {rewards.shape}")
         rewards = _checked(rewards, "y")
-        arms = np.searchsorted(self.domain_, points).clip(0, self.n_arms_ - 1)
-        strange = np.flatnonzero(self.domain_[arms] != points)
-        if len(strange):
-            point = points[strange[0]]
+        arms = np.minimum(np.searchsorted(self.domain_, points), self.n_arms_ - 1)
+        strange = self.domain_[arms] != points
+        if strange.any():
+            point = points[strange][0]
             near = self.domain_[np.argsort(np.abs(self.domain_ - point), kind="stable")[:2]]
             raise ValueError(f"x has {point!r}, which is not in the domain; nearest are {near.tolist()}")
         self._record(arms, rewards)
@@ -505,21 +503,20 @@ class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
         rules = self.rules(len(domain))
         warn_uncertified(self.threshold)
         self.domain_, self.n_arms_ = domain.astype(float), len(domain)
-        self._engine = Engine(rules)
-        self._pending = np.zeros(len(domain))
-        self._log = np.zeros(64, dtype=HISTORY)
+        self._engine = Single(rules)
+        self._pending, self._n_pending = np.zeros(len(domain)), 0
+        self._log: list[tuple[int, float, int]] = []
         self._round = 0
         self._curve: list[tuple[int, float]] = []
 
     def _record(self, arms: NDArray[np.int64], rewards: Floats) -> None:
         """Take in rewards, one round."""
-        engine = self._engine
-        for arm, reward in zip(arms[:, None], rewards[:, None], strict=True):
-            if engine.t == len(self._log):
-                self._log = np.concatenate([self._log, np.zeros_like(self._log)])
-            self._log[engine.t] = (arm[0], reward[0], self._round)
-            engine.observe(arm, reward)
-            self._pending[arm[0]] = max(self._pending[arm[0]] - 1, 0)
+        for arm, reward in zip(arms.tolist(), rewards.tolist(), strict=True):
+            self._engine.take(arm, reward)
+            self._log.append((arm, reward, self._round))
+            if self._pending[arm] > 0:
+                self._pending[arm] -= 1
+                self._n_pending -= 1
         self._round += 1
 
     def _query(self, oracle: Callable[[Floats], Any]) -> Self:
@@ -532,7 +529,7 @@ class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
                 try:
                     rewards = _from_oracle(oracle(points), len(points))
                 except BaseException:
-                    self._pending[:] = 0  # nobody will answer these
+                    self._pending[:], self._n_pending = 0, 0  # nobody will answer these
                     raise
                 self.tell(points, rewards)
                 progress.show()
@@ -543,13 +540,13 @@ class ChangePointBandit(Readings, Sessions, RegressorMixin, BaseEstimator):
         engine = self._engine
         self.stopped_ = bool(engine.stopped()[0])
         if engine.rules.objective == "all":
-            reported = np.flatnonzero(engine.accepted[0])
+            reported = np.flatnonzero(engine.accepted[0]).tolist()
         elif engine.rules.trivial or not engine.complete:
             return
         else:
-            reported = engine.changes[0]
-        if len(reported):
-            self._curve.append((engine.t, float(engine.log_e[0, reported].min())))
+            reported = engine.changes[0].tolist()
+        if reported:
+            self._curve.append((engine.t, engine.weakest(reported)))
 
 
 def _as_column(X: Any) -> Any:
@@ -569,9 +566,9 @@ def _single(rows: Any) -> Any:
 
 
 def _checked(rewards: Floats, name: str) -> Floats:
-    if not np.isfinite(rewards).all():
-        raise ValueError(f"{name} must be finite, got {rewards[~np.isfinite(rewards)][0]!r}")
-    if rewards.size and np.abs(rewards).max() > LARGEST:
+    if not (np.abs(rewards) <= LARGEST).all():
+        if not np.isfinite(rewards).all():
+            raise ValueError(f"{name} must be finite, got {rewards[~np.isfinite(rewards)][0]!r}")
         raise ValueError(f"{name} must be at most {LARGEST:g} in size, got {np.abs(rewards).max():g}")
     return rewards
 

@@ -26,10 +26,11 @@ Method = Literal["closed", "numeric"]
 Edges = tuple[int, ...]
 ROUNDS = 60
 FLOOR = 1e-12
+BESIDE = np.array([0, 1])
 
 
-def closed_weights(jumps: Floats, changes: Ints, sigma: Floats, n_arms: int) -> Floats:
-    """Return the closed-form target weights of many sessions.
+def closed_shares(jumps: Floats, changes: Ints, sigma: Floats) -> tuple[Ints, Floats]:
+    """Return the closed-form target shares of many sessions, at the arms beside the changes.
 
     Arms that two changes share get the larger of the two weights; then all are normalised.
 
@@ -38,25 +39,51 @@ def closed_weights(jumps: Floats, changes: Ints, sigma: Floats, n_arms: int) -> 
     jumps : ndarray of shape (runs, n_changes)
         Size of each change, not zero.
     changes : ndarray of shape (runs, n_changes)
-        Boundaries.
+        Boundaries, in order.
     sigma : ndarray of shape (n_arms,)
         Standard deviation of each arm's noise.
-    n_arms : int
-        Number of arms.
 
     Returns
     -------
-    ndarray of shape (runs, n_arms)
+    (ndarray, ndarray) of shape (runs, 2 n_changes)
+        Arms in order, and the share of each; an arm that two changes share comes twice. All others get none.
+    """
+    runs, n = changes.shape
+    beside = changes[:, :, None] + BESIDE
+    noise = sigma[beside]
+    if n == 1:  # whatever the size of the jump
+        return beside[:, 0], noise[:, 0] / noise[:, 0].sum(axis=1, keepdims=True)
+    shares = noise * (noise.sum(axis=2) / (jumps * jumps))[:, :, None]
+    total = shares.sum(axis=(1, 2))
+    shared = changes[:, 1:] == changes[:, :-1] + 1
+    if shared.any():
+        left, right = shares[:, :-1, 1], shares[:, 1:, 0]
+        total -= np.where(shared, np.minimum(left, right), 0.0).sum(axis=1)
+        larger = np.maximum(left, right)
+        shares[:, :-1, 1] = np.where(shared, larger, left)
+        shares[:, 1:, 0] = np.where(shared, larger, right)
+    return beside.reshape(runs, 2 * n), (shares / total[:, None, None]).reshape(runs, 2 * n)
+
+
+def closed_weights(jumps: Floats, changes: Ints, sigma: Floats) -> Floats:
+    """Return the closed-form target shares of one session, arm by arm.
+
+    Parameters
+    ----------
+    jumps, changes : ndarray of shape (n_changes,)
+        As one row of :func:`closed_shares`.
+    sigma : ndarray of shape (n_arms,)
+        Standard deviation of each arm's noise.
+
+    Returns
+    -------
+    ndarray of shape (n_arms,)
         Shares that sum to one.
     """
-    rows = np.arange(len(changes))
-    weights = np.zeros((len(changes), n_arms))
-    for j in range(changes.shape[1]):
-        left = changes[:, j]
-        cost = (sigma[left] + sigma[left + 1]) / jumps[:, j] ** 2
-        for arm in (left, left + 1):
-            weights[rows, arm] = np.maximum(weights[rows, arm], cost * sigma[arm])
-    return weights / weights.sum(axis=1, keepdims=True)
+    arms, shares = closed_shares(jumps[None], changes[None], sigma)
+    weights = np.zeros(len(sigma))
+    weights[arms[0]] = shares[0]
+    return weights
 
 
 def _gap(means: Floats, weights: Floats, variance: Floats, edges: Edges) -> Floats:
@@ -189,7 +216,7 @@ def _solve(
         return 0.0, np.full(arms, 1.0 / arms)  # there is nothing else it could be
     jumps = np.abs(np.diff(values))[changes]
     time = 2.0 * float((((noise[changes] + noise[changes + 1]) / jumps) ** 2).sum())
-    weights = closed_weights(jumps[None], changes[None], noise, arms)[0]
+    weights = closed_weights(jumps, changes, noise)
     if method == "closed":
         return time, weights
     centred, variance = values - values.mean(), noise**2

@@ -132,7 +132,7 @@ class ChangePointBanditDisplay:
         if ax is None:
             _, ax = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
         self.ax_, self.curve_ax_ = ax
-        area = 8 + 150 * self.counts / max(self.counts.max(), 1)
+        area = 8 + 100 * self.counts / max(self.counts.max(), 1)
         self.points_ = self.ax_.scatter(self.domain, self.means, s=area, alpha=0.6, label="mean, by queries")
         edges = [self.domain[0], *self.change_intervals.mean(axis=1), self.domain[-1]]
         self.levels_lines_ = [

@@ -1,8 +1,7 @@
 """Many sessions of one bandit side by side: what was seen, which arm is next, when to stop.
 
-Arrays have the shape (runs, arms) or (runs, boundaries). A single session is one run; the simulation has
-thousands. Nothing here draws random numbers, and ties go to the first, so a session depends on its rewards
-alone.
+Arrays have the shape (runs, arms) or (runs, boundaries). Nothing here draws random numbers, and ties go to
+the first, so a session depends on its rewards alone.
 """
 
 import math
@@ -12,8 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from seedbed.estimators.change_point_bandit.complexity import closed_weights, optimal_allocation
+from seedbed.estimators.change_point_bandit.complexity import closed_shares
 from seedbed.estimators.change_point_bandit.segmentation import Ints, largest_jumps, least_squares_changes
+from seedbed.estimators.change_point_bandit.targets import cluster_shares, solved_shares
 from seedbed.estimators.change_point_bandit.thresholds import (
     Floats,
     Statistic,
@@ -29,6 +29,10 @@ Sampling = Literal["mcpi", "uniform", "elimination", "track-and-stop", "cluster"
 
 # A jump taken for smaller than this share of its standard error would swallow all samples.
 SMALLEST_JUMP = 0.05
+
+# Dynamic programming takes time in proportion to the square of the number of arms. Beyond so many arms it is
+# done anew each time the rewards have grown by so much, not after each.
+MANY_ARMS, GROWTH = 256, 1.01
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Rules:
     tracking: Literal["D", "C"]
     forced_exploration: float
 
-    @property
+    @cached_property
     def n_arms(self) -> int:
         """Number of arms K."""
         return len(self.sigma)
@@ -58,7 +62,7 @@ class Rules:
         """log((K - 1) / delta): what a log e-value must reach."""
         return math.log((self.n_arms - 1) / self.delta)
 
-    @property
+    @cached_property
     def trivial(self) -> bool:
         """Whether the answer is known beforehand: every boundary is a change."""
         return self.objective == "exact" and self.n_change_points == self.n_arms - 1
@@ -97,7 +101,9 @@ class Engine:
         self._rows = np.arange(n_runs)
         self._complete = False
         self._changes: Ints | None = None
-        self._targets: Floats | None = None
+        self._targets: tuple[Ints | None, Floats] | None = None
+        self._fitted: tuple[int, Ints] | None = None  # when changes were last estimated, and what they were
+        self._mixture = isinstance(rules.threshold, str) and rules.threshold == "mixture"
 
     @property
     def n_runs(self) -> int:
@@ -125,6 +131,8 @@ class Engine:
         ):  # fmt: skip
             setattr(self, name, getattr(self, name)[chosen])
         self._paired = self._paired[:, chosen]
+        if self._fitted is not None:
+            self._fitted = self._fitted[0], self._fitted[1][chosen]
         self._rows = np.arange(len(self.counts))
         self._changes = self._targets = None
 
@@ -173,8 +181,11 @@ class Engine:
             self.differences[r, b] += self._y[r, self._paired[1, r, b]] - self._y[r, self._paired[0, r, b]]
         if self.rules.statistic == "paired":
             rows, boundary = rows[behind], boundary[behind]
-        if not len(rows):
-            return
+        if len(rows):
+            self._refresh(rows, boundary)
+
+    def _refresh(self, rows: Any, boundary: Any) -> None:
+        """Bring the e-values of some boundaries up to date."""
         z, left, right = self._statistics(rows, boundary)
         value = log_e_value(z, left, right, self.rules.kappa, self.rules.statistic)
         self.log_e[rows, boundary] = value
@@ -199,17 +210,31 @@ class Engine:
 
     @property
     def changes(self) -> Ints:
-        """Estimated changes, (runs, n_change_points); every arm has a reward."""
+        """Estimated changes, (runs, n_change_points), in order; every arm has a reward."""
         if self._changes is None:
-            n = self.rules.n_change_points
-            if self.rules.estimator == "pairwise":
-                self._changes = largest_jumps(self.sums / self.counts, n)
-            else:
-                self._changes = least_squares_changes(self.counts, self.sums, n)
+            if self._fitted is None or self._due(self._fitted[0]):
+                self._fitted = self.t, self._estimate()
+            self._changes = self._fitted[1]
         return self._changes
 
-    def jumps(self) -> tuple[Floats, Floats]:
+    def _due(self, before: int) -> bool:
+        rules = self.rules
+        quick = rules.estimator == "pairwise" or rules.n_change_points == 1 or rules.n_arms <= MANY_ARMS
+        return quick or self.t >= GROWTH * before
+
+    def _estimate(self) -> Ints:
+        n = self.rules.n_change_points
+        if self.rules.estimator == "pairwise":
+            return largest_jumps(self.sums / self.counts, n)
+        return least_squares_changes(self.counts, self.sums, n)
+
+    def jumps(self, level: Any = None) -> tuple[Floats, Floats]:
         """Estimate all jumps with the radius of a confidence sequence for all boundaries and times.
+
+        Parameters
+        ----------
+        level : ndarray of shape (runs, boundaries), optional
+            What the pair statistic of the difference to the true jump stays below; default the mixture's.
 
         Returns
         -------
@@ -218,7 +243,8 @@ class Engine:
         """
         rules = self.rules
         left, right = self.counts[:, :-1], self.counts[:, 1:]
-        bound = mixture_threshold(left, right, rules.log_odds, rules.kappa, rules.statistic)
+        if level is None:
+            level = mixture_threshold(left, right, rules.log_odds, rules.kappa, rules.statistic)
         with np.errstate(divide="ignore", invalid="ignore"):
             if rules.statistic == "paired":
                 n = np.minimum(left, right)
@@ -226,7 +252,7 @@ class Engine:
             else:
                 gap = self.sums[:, 1:] / right - self.sums[:, :-1] / left
                 variance = rules.sigma[:-1] ** 2 / left + rules.sigma[1:] ** 2 / right
-            radius = np.sqrt(2.0 * variance * bound)
+            radius = np.sqrt(2.0 * variance * level)
         empty = (left == 0) | (right == 0)
         return np.where(empty, 0.0, gap), np.where(empty, np.inf, radius)
 
@@ -238,14 +264,18 @@ class Engine:
         ndarray of bool, shape (runs, n_change_points)
             In the order of :attr:`changes`.
         """
-        rules, rows, b = self.rules, self._rows[:, None], self.changes
-        if isinstance(rules.threshold, str) and rules.threshold == "mixture":
-            return self.log_e[rows, b] >= rules.log_odds
+        rows, b = self._rows[:, None], self.changes
+        if self._mixture:
+            return self.log_e[rows, b] >= self.rules.log_odds
         z, left, right = self._statistics(rows, b)
-        level = stopping_threshold(
+        return z > self._level(left, right)
+
+    def _level(self, left: Any, right: Any) -> Any:
+        """Return the threshold of the session's rule."""
+        rules = self.rules
+        return stopping_threshold(
             rules.threshold, left, right, self.t, rules.n_arms, rules.delta, rules.kappa, rules.statistic
         )
-        return z > level
 
     def stopped(self) -> Any:
         """Tell which sessions may stop.
@@ -266,7 +296,10 @@ class Engine:
 
     def _settle(self) -> None:
         """Accept and clear boundaries; what was once shown stays shown."""
-        gap, radius = self.jumps()
+        left, right = self.counts[:, :-1], self.counts[:, 1:]
+        if self.rules.statistic == "paired":
+            left = right = np.minimum(left, right)
+        gap, radius = self.jumps(None if self._mixture else self._level(left, right))
         self.accepted |= np.abs(gap) > radius
         self.cleared |= np.abs(gap) + radius < (self.rules.min_jump or 0.0)
 
@@ -299,16 +332,21 @@ class Engine:
             return self._among(counts, self._beside(~(self.accepted | self.cleared)))
         if rules.sampling == "elimination":
             return self._among(counts, self._beside(self._survivors()))
-        if self._targets is None:
-            self._targets = self._weights()
-        targets = self._targets
+        arms, shares = self._aims()
         if rules.tracking == "C":
-            self.tracked += targets
-            score = self.tracked - counts
+            if arms is None:
+                self.tracked += shares
+            else:
+                # An arm that comes twice has the same sum both times.
+                self.tracked[self._rows[:, None], arms] += shares
+            chosen = (self.tracked - counts).argmax(axis=1)
+        elif arms is None:
+            chosen = np.where(shares > 0, t * shares - counts, -np.inf).argmax(axis=1)
         else:
-            score = t * targets - counts
-        arms = np.where(targets > 0, score, -np.inf).argmax(axis=1)
-        return np.where(fewest < rules.forced_exploration * math.sqrt(t), least, arms)
+            rows = self._rows
+            best = (t * shares - counts[rows[:, None], arms]).argmax(axis=1)
+            chosen = arms[rows, best]
+        return np.where(fewest < rules.forced_exploration * math.sqrt(t), least, chosen)
 
     def _among(self, counts: Floats, allowed: Any) -> Ints:
         """Least queried of the allowed arms; of all where none is allowed."""
@@ -328,41 +366,25 @@ class Engine:
         lower = np.partition(size - radius, -n, axis=1)[:, -n]
         return size + radius >= lower[:, None]
 
-    def _weights(self) -> Floats:
-        """Target shares of the arms, from the present estimates."""
-        rules, changes, rows = self.rules, self.changes, self._rows[:, None]
-        means = self.sums / self.counts
-        if rules.sampling == "cluster":
-            return np.stack(
-                [_cluster_weights(c, s, x) for c, s, x in zip(self.counts, self.sums, changes, strict=True)]
-            )
-        left, right = changes, changes + 1
-        error = np.sqrt(
-            rules.sigma[left] ** 2 / self.counts[rows, left]
-            + rules.sigma[right] ** 2 / self.counts[rows, right]
-        )
-        gaps = np.abs(means[rows, right] - means[rows, left])
-        sizes = np.maximum(gaps, SMALLEST_JUMP * error)
-        if rules.sampling == "mcpi":
-            return closed_weights(sizes, changes, rules.sigma, rules.n_arms)
-        return np.stack([self._solved(x, s) for x, s in zip(changes, sizes, strict=True)])
+    def _aims(self) -> tuple[Ints | None, Floats]:
+        """Target shares, from the present estimates: of all arms, or of the arms named."""
+        if self._targets is None:
+            rules, changes = self.rules, self.changes
+            if rules.sampling == "cluster":
+                sessions = zip(self.counts, self.sums, changes, strict=True)
+                self._targets = None, np.stack([cluster_shares(*s, rules.sigma) for s in sessions])
+            elif rules.sampling == "track-and-stop":
+                known = zip(changes, self._sizes(changes), strict=True)
+                shares = [solved_shares(b, gaps, rules.sigma, rules.objective) for b, gaps in known]
+                self._targets = None, np.stack(shares)
+            else:
+                self._targets = closed_shares(self._sizes(changes), changes, rules.sigma)
+        return self._targets
 
-    def _solved(self, changes: Ints, sizes: Floats) -> Floats:
-        """Target shares of the numeric program, at a staircase with the estimated jumps."""
-        signs = np.where(np.arange(len(changes)) % 2 == 0, 1.0, -1.0)
-        staircase = np.zeros(self.rules.n_arms)
-        for b, size in zip(changes, signs * sizes, strict=True):
-            staircase[b + 1 :] += size
-        goal: Any = self.rules.objective
-        return optimal_allocation(staircase, self.rules.sigma, None, goal, "numeric")
-
-
-def _cluster_weights(counts: Floats, sums: Floats, changes: Ints) -> Floats:
-    """Shares where segments count as clusters of no order: each arm by its distance to the nearest other."""
-    starts = np.concatenate([[0], changes + 1])
-    centres = np.add.reduceat(sums, starts) / np.add.reduceat(counts, starts)
-    distance = np.abs(centres[:, None] - centres[None, :])
-    np.fill_diagonal(distance, np.inf)
-    nearest = np.maximum(distance.min(axis=1), 1e-6 * np.max(distance[np.isfinite(distance)], initial=1e-300))
-    shares = np.repeat(1.0 / nearest**2, np.diff(np.append(starts, len(counts))))
-    return shares / shares.sum()
+    def _sizes(self, changes: Ints) -> Floats:
+        """Estimated jumps, with signs, none of them too small to be weighed."""
+        rows, right, sigma = self._rows[:, None], changes + 1, self.rules.sigma
+        n_left, n_right = self.counts[rows, changes], self.counts[rows, right]
+        gaps = self.sums[rows, right] / n_right - self.sums[rows, changes] / n_left
+        least = SMALLEST_JUMP * np.sqrt(sigma[changes] ** 2 / n_left + sigma[right] ** 2 / n_right)
+        return np.copysign(np.maximum(np.abs(gaps), least), gaps)

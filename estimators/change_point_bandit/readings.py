@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seedbed.estimators.change_point_bandit.complexity import closed_weights
-from seedbed.estimators.change_point_bandit.engine import Engine
 from seedbed.estimators.change_point_bandit.segmentation import Ints, pooled_levels
+from seedbed.estimators.change_point_bandit.single import Single
 from seedbed.estimators.change_point_bandit.thresholds import CERTIFIED, Floats
+
+HISTORY = np.dtype([("arm", np.int64), ("y", np.float64), ("round", np.int64)])
 
 
 class Readings:
@@ -19,8 +21,8 @@ class Readings:
     n_arms_: int
     stopped_: bool
     threshold: Any
-    _engine: Engine
-    _log: Any
+    _engine: Single
+    _log: list[tuple[int, float, int]]
     _curve: list[tuple[int, float]]
 
     @property
@@ -31,7 +33,7 @@ class Readings:
     @property
     def history_(self) -> Any:
         """``arm``, ``y`` and ``round`` of each reward."""
-        return self._log[: self._engine.t]
+        return np.array(self._log, dtype=HISTORY)
 
     @property
     def counts_(self) -> Ints:
@@ -110,7 +112,7 @@ class Readings:
         b, sizes = self._estimated()
         if not len(b):
             return np.full(self.n_arms_, 1.0 / self.n_arms_)
-        return closed_weights(sizes[None], b[None], self._engine.rules.sigma, self.n_arms_)[0]
+        return closed_weights(sizes, b, self._engine.rules.sigma)
 
     @property
     def characteristic_time_(self) -> float:

@@ -13,6 +13,9 @@ from seedbed.estimators.change_point_bandit.thresholds import Floats
 
 Ints = NDArray[np.int64]
 
+BLOCK = 1 << 17
+"""Numbers of a block: small enough for a processor's cache."""
+
 
 def largest_jumps(means: Floats, n_change_points: int) -> Ints:
     """Return the boundaries with the largest jumps between neighbours, in order of place.
@@ -29,10 +32,14 @@ def largest_jumps(means: Floats, n_change_points: int) -> Ints:
     ndarray of shape (runs, n_change_points)
         Ties go to the first.
     """
-    jumps = np.abs(np.diff(means, axis=1))
+    jumps = np.abs(means[:, 1:] - means[:, :-1])
     if n_change_points == 1:
         return jumps.argmax(axis=1)[:, None]
-    return np.sort(np.argsort(-jumps, axis=1, kind="stable")[:, :n_change_points], axis=1)
+    rows, found = np.arange(len(jumps)), np.empty((len(jumps), n_change_points), dtype=np.int64)
+    for place in range(n_change_points):
+        found[:, place] = jumps.argmax(axis=1)
+        jumps[rows, found[:, place]] = -1.0
+    return np.sort(found, axis=1)
 
 
 def least_squares_changes(counts: Floats, sums: Floats, n_change_points: int) -> Ints:
@@ -62,25 +69,36 @@ def least_squares_changes(counts: Floats, sums: Floats, n_change_points: int) ->
 
 
 def _by_dynamic_programming(counts: Floats, sums: Floats, n_change_points: int) -> Ints:
+    """Best change sets; the last edge goes through blocks, so memory grows with arms, not with their square.
+
+    Edge j stands before arm j, and a piece from edge i to edge j explains (its sum)^2 / (its count).
+    """
     runs, arms = counts.shape
-    edge = np.zeros((runs, arms + 1))
-    weight, part = edge.copy(), edge
+    weight, part = np.zeros((runs, arms + 1)), np.zeros((runs, arms + 1))
     np.cumsum(counts, axis=1, out=weight[:, 1:])
     np.cumsum(sums, axis=1, out=part[:, 1:])
-    span = weight[:, None, :] - weight[:, :, None]
-    gain = part[:, None, :] - part[:, :, None]
-    upper = np.triu(np.ones((arms + 1, arms + 1), dtype=bool), 1)
-    gain = np.where(upper, gain * gain / np.where(upper, span, 1.0), -np.inf)  # of a segment from i to j
-    best = gain[:, 0, :]  # by end of the segments so far
-    came = []
-    for _ in range(n_change_points):
-        options = best[:, :, None] + gain
-        came.append(options.argmax(axis=1))
-        best = np.take_along_axis(options, came[-1][:, None, :], axis=1)[:, 0, :]
+    best = np.full((n_change_points + 1, runs, arms + 1), -np.inf)  # by number of changes so far
+    came = np.zeros((n_change_points + 1, runs, arms + 1), dtype=np.int64)
+    width = max(BLOCK // (runs * arms), 1)
+    for start in range(1, arms + 1, width):
+        stop = min(start + width, arms + 1)
+        j, i = slice(start, stop), slice(0, stop - 1)
+        span = weight[:, j, None] - weight[:, None, i]
+        gain = part[:, j, None] - part[:, None, i]
+        backward = ~np.tri(stop - start, stop - 1, start - 1, dtype=bool)
+        span[:, backward] = 1.0
+        gain *= gain
+        gain /= span
+        gain[:, backward] = -np.inf
+        best[0, :, j] = gain[:, :, 0]
+        for n in range(1, n_change_points + 1):
+            options = gain + best[n - 1, :, None, i]
+            came[n, :, j] = options.argmax(axis=2)
+            best[n, :, j] = options.max(axis=2)
     rows, end = np.arange(runs), np.full(runs, arms)
     changes = np.empty((runs, n_change_points), dtype=np.int64)
     for place in reversed(range(n_change_points)):
-        end = came[place][rows, end]
+        end = came[place + 1, rows, end]
         changes[:, place] = end - 1
     return changes
 

@@ -1,4 +1,4 @@
-"""A session in plain values: saved, loaded, and gone on with exactly as it would have."""
+"""A session as plain values and as a JSON file. What is read is checked, and nothing in it is executed."""
 
 import hashlib
 import json
@@ -13,26 +13,28 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-VERSION = 1
+from seedbed.estimators.change_point_bandit.single import Single
+from seedbed.estimators.change_point_bandit.thresholds import Floats
+
+VERSION = 2
+LARGEST = 1e100
+"""Rewards beyond this size would overflow when squared."""
+
+# What does not change the course of a session, or only when it ends.
+FREE = ("verbose", "max_evals", "batch_size")
 
 
 class Sessions:
     """Saving and loading of :class:`~seedbed.estimators.ChangePointBandit`."""
 
+    domain_: Floats
     objective: str
-    domain_: Any
-    history_: Any
-    stopping_curve_: Any
-    _engine: Any
-    _pending: Any
-    _log: Any
-    _round: int
+    _engine: Single
+    _log: list[tuple[int, float, int]]
     _curve: list[tuple[int, float]]
-    _begin: Any
-    _record: Any
-    _conclude: Any
-    _validate_params: Any
-    get_params: Any
+    _pending: Floats
+    _n_pending: int
+    _round: int
 
     def state_dict(self) -> dict[str, Any]:
         """Return the session in plain values.
@@ -48,16 +50,19 @@ class Sessions:
             Before ``start``.
         """
         check_is_fitted(self, "domain_")
+        arms, rewards, rounds = map(list, zip(*self._log, strict=True)) if self._log else ([], [], [])
+        fitted = self._engine.fitted
         return {
             "version": VERSION,
             "parameters": self._fingerprint(),
             "domain": self.domain_.tolist(),
-            "arms": self.history_["arm"].tolist(),
-            "rewards": self.history_["y"].tolist(),
-            "rounds": self.history_["round"].tolist(),
+            "arms": arms,
+            "rewards": rewards,
+            "rounds": rounds,
             "pending": self._pending.tolist(),
             "tracked": self._engine.tracked[0].tolist(),
-            "curve": self.stopping_curve_.tolist(),
+            "fitted": None if fitted is None else [fitted[0], fitted[1].tolist()],
+            "curve": [list(point) for point in self._curve],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
@@ -78,43 +83,30 @@ class Sessions:
         ValueError
             If the state is of another version, of other parameters, or damaged.
         """
-        self._validate_params()
+        this: Any = self
+        this._validate_params()
         if not isinstance(state, Mapping) or state.get("version") != VERSION:
             raise ValueError(f"state must have version {VERSION}, made by state_dict or save")
         if state.get("parameters") != self._fingerprint():
             raise ValueError("state was made with other parameters than this estimator has")
         try:
-            domain = np.array(state["domain"], dtype=float)
-            arms, rewards = np.array(state["arms"], dtype=np.int64), np.array(state["rewards"], dtype=float)
-            rounds, pending = (
-                np.array(state["rounds"], dtype=np.int64),
-                np.array(state["pending"], dtype=float),
-            )
-            tracked, curve = np.array(state["tracked"], dtype=float), np.array(state["curve"], dtype=float)
-            whole = (
-                len(arms) == len(rewards) == len(rounds)
-                and pending.shape == tracked.shape == domain.shape
-                and np.isfinite(rewards).all()
-                and (np.diff(domain) > 0).all()
-                and ((arms >= 0) & (arms < len(domain))).all()
-                and (np.diff(rounds) >= 0).all()
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            parts = _Parts(state)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"state is damaged: {error}") from error
-        if not whole:
+        if not parts.fit_together(this.n_change_points):
             raise ValueError("state is damaged: its parts do not fit together")
-        self._begin(domain)
-        edges = np.flatnonzero(np.diff(rounds, prepend=-1, append=np.iinfo(np.int64).max))
+        this._begin(parts.domain)
+        edges = np.flatnonzero(np.diff(parts.rounds, prepend=-1, append=np.iinfo(np.int64).max))
         for begin, end in pairwise(edges):
-            self._record(arms[begin:end], rewards[begin:end])
+            self._round = int(parts.rounds[begin])
+            this._record(parts.arms[begin:end], parts.rewards[begin:end])
             if self.objective == "all":
                 self._engine.stopped()  # what was shown at each round stays shown
-        self._round = int(rounds[-1]) + 1 if len(rounds) else 0
-        self._log["round"][: len(rounds)] = rounds
-        self._pending[:] = pending
-        self._engine.tracked[0] = tracked
-        self._conclude()
-        self._curve = [(int(t), float(value)) for t, value in curve.reshape(-1, 2)]
+        self._pending[:], self._n_pending = parts.pending, int(parts.pending.sum())
+        self._engine.tracked[0] = parts.tracked
+        self._engine.fitted = parts.fitted
+        this._conclude()
+        self._curve = [(int(t), float(value)) for t, value in parts.curve]
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -156,20 +148,61 @@ class Sessions:
         """
         try:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is no saved session: {error}") from error
         return self.load_state_dict(state)
 
     def _fingerprint(self) -> str:
         """Hash of what the course of a session depends on."""
-        parameters = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            if name not in ("verbose", "max_evals", "batch_size")
-        }
+        this: Any = self
+        parameters = {k: v for k, v in this.get_params(deep=False).items() if k not in FREE}
         sigma = parameters["sigma"]
         parameters["sigma"] = float(sigma) if isinstance(sigma, Real) else np.asarray(sigma, float).tolist()
         if callable(parameters["threshold"]):
             parameters["threshold"] = getattr(parameters["threshold"], "__qualname__", "callable")
         text = json.dumps(parameters, sort_keys=True, default=float)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Parts:
+    """The arrays of a state."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        def numbers(name: str, kind: Any = float) -> Any:
+            return np.array(state[name], dtype=kind)
+
+        self.domain, self.rewards = numbers("domain"), numbers("rewards")
+        self.arms, self.rounds = numbers("arms", np.int64), numbers("rounds", np.int64)
+        self.pending, self.tracked = numbers("pending"), numbers("tracked")
+        self.curve = numbers("curve").reshape(-1, 2)
+        fitted = state["fitted"]
+        self.fitted = None if fitted is None else (int(fitted[0]), np.array(fitted[1], dtype=np.int64))
+
+    def fit_together(self, n_changes: int) -> bool:
+        """Whether a session can have had these values."""
+        k, one_dimensional = self.domain.size, {self.domain.ndim, self.arms.ndim} == {1}
+        if not one_dimensional or not np.isfinite(self.domain).all():
+            return False
+        return bool(
+            self.arms.shape == self.rewards.shape == self.rounds.shape
+            and self.pending.shape == self.tracked.shape == (k,)
+            and (np.abs(self.rewards) <= LARGEST).all()
+            and (np.diff(self.domain) > 0).all()
+            and ((self.arms >= 0) & (self.arms < k)).all()
+            and (np.diff(self.rounds, prepend=0) >= 0).all()
+            and ((self.pending >= 0) & (self.pending == np.floor(self.pending))).all()
+            and np.isfinite(self.pending).all()
+            and np.isfinite(self.tracked).all()
+            and self._changes_fit(k, n_changes)
+        )
+
+    def _changes_fit(self, k: int, n_changes: int) -> bool:
+        if self.fitted is None:
+            return True
+        t, changes = self.fitted
+        return bool(
+            0 <= t <= len(self.arms)
+            and changes.shape == (n_changes,)
+            and ((changes >= 0) & (changes < k - 1)).all()
+            and (np.diff(changes) > 0).all()
+        )

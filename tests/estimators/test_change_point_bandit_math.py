@@ -1,6 +1,7 @@
 """Thresholds, characteristic times and segmentation against closed forms, brute force and the equations."""
 
 import math
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -13,8 +14,11 @@ from seedbed.estimators import (
     segment_means,
     stopping_threshold,
 )
+from seedbed.estimators.change_point_bandit import segmentation
 from seedbed.estimators.change_point_bandit.engine import Engine
 from seedbed.estimators.change_point_bandit.segmentation import largest_jumps, least_squares_changes
+from seedbed.estimators.change_point_bandit.single import Single
+from seedbed.estimators.change_point_bandit.targets import cluster_program, cluster_shares, solved_shares
 from seedbed.estimators.change_point_bandit.thresholds import calibration_function, log_e_value
 
 
@@ -201,6 +205,56 @@ def test_instances_are_checked(means, options, message):
         characteristic_time(means, **options)
 
 
+# --- targets of the baselines
+
+
+def test_clusters_of_equal_size():
+    """Equal halves: equal shares, and T = 2 (K + 2) for a unit distance."""
+    for half in (2, 5, 20):
+        time, shares = cluster_program((half, half), (0.0, 1.0))
+        assert time == pytest.approx(2 * (2 * half + 2), rel=1e-6)
+        np.testing.assert_allclose(shares, 1 / (2 * half), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "centres"), [((2, 10), (0.0, 1.0)), ((1, 6), (0.0, 3.0)), ((3, 4, 5), (0.0, 1.0, 1.7))]
+)
+def test_clusters_against_a_search(sizes, centres):
+    time, shares = cluster_program(sizes, centres)
+    n = np.array(sizes)
+    assert (n * shares).sum() == pytest.approx(1)
+    best = reference.cluster_cost(np.array(shares), n, centres)
+    assert 1 / time == pytest.approx(best, rel=1e-6)
+    rng = np.random.default_rng(0)
+    draws = rng.dirichlet(np.ones(len(n)), 3000) / n
+    near = np.array(shares) * np.exp(rng.normal(0, 0.02, (3000, len(n))))
+    near /= (near * n).sum(axis=1, keepdims=True)
+    found = [reference.cluster_cost(w, n, centres) for w in (*draws, *near)]
+    assert max(found) <= best * (1 + 1e-6)
+    assert max(found) >= best * 0.98
+
+
+def test_segments_of_one_level_are_one_cluster():
+    counts, sigma = np.full(12, 50.0), np.ones(12)
+    three = cluster_shares(counts, counts * steps([0, 1, 0], 4), np.array([3, 7]), sigma)
+    _, (low, high) = cluster_program((8, 4), (0.0, 1.0))
+    np.testing.assert_allclose(three, steps([low, high, low], 4))
+    nothing = cluster_shares(counts, counts * 3.0, np.array([5]), sigma)
+    np.testing.assert_allclose(nothing, 1 / 12)
+
+
+def test_solved_shares_see_signs():
+    """Levels 0, 1, 0 and 0, 1, 2 with the same sizes are different instances where only one may be left."""
+    changes, jumps = np.array([2, 5]), np.array([1.0, -0.7])
+    shares = solved_shares(changes, jumps, np.ones(9), "exact")
+    np.testing.assert_allclose(shares, optimal_allocation(steps([0, 1, 0.3], 3), method="numeric"), atol=1e-9)
+    np.testing.assert_allclose(
+        solved_shares(changes, jumps, np.ones(9), "any"),
+        optimal_allocation(steps([0, 1, 0.3], 3), objective="any"),
+        atol=1e-4,
+    )
+
+
 # --- where the changes are
 
 
@@ -217,6 +271,31 @@ def test_least_squares_equals_all_change_sets(n):
         _, fitted = reference.residual(counts[row], sums[row] / counts[row], changes)
         starts = np.r_[0, changes + 1]
         np.testing.assert_allclose(levels, fitted[starts])
+
+
+def test_blocks_do_not_matter(monkeypatch):
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 9, (3, 60)).astype(float)
+    sums = counts * rng.normal(size=(3, 60))
+    whole = least_squares_changes(counts, sums, 4)
+    for block in (1, 3 * 60 * 7, 3 * 60 * 60):
+        monkeypatch.setattr(segmentation, "BLOCK", block)
+        np.testing.assert_array_equal(least_squares_changes(counts, sums, 4), whole)
+
+
+def test_memory_grows_with_arms_alone():
+    tracemalloc.start()
+    least_squares_changes(np.ones((1, 3000)), np.random.default_rng(0).normal(size=(1, 3000)), 2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16e6, "72 MB would hold one number for each pair of arms"
+
+
+def test_the_largest_jumps():
+    means = np.array([[0.0, 1.0, 0.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0, 5.0, 4.0]])
+    assert largest_jumps(means, 1).tolist() == [[2], [4]]
+    assert largest_jumps(means, 2).tolist() == [[0, 2], [0, 4]]
+    assert largest_jumps(means, 3).tolist() == [[0, 1, 2], [0, 1, 4]]
 
 
 def test_counts_weigh():
@@ -261,6 +340,41 @@ def test_segmentation_is_checked(counts, sums, n, message):
         segment_means(counts, sums, n)
 
 
+def test_estimated_jumps_have_signs_and_a_floor():
+    """Equal means would get infinite weights; a single session and many agree to the last digit."""
+    from seedbed.estimators import ChangePointBandit
+
+    sigma = np.array([0.5, 2.0, 1.0, 0.3, 1.7, 1.1])
+    rules = ChangePointBandit(3, sigma=sigma, statistic="pooled").rules(6)
+    many, one = Engine(rules), Single(rules)
+    rng = np.random.default_rng(0)
+    for arm in [0, 1, 2, 3, 4, 5, 0, 3, 3]:
+        y = 0.25 if arm in (1, 2) else float(rng.normal()) + 3.0 * (arm == 3)
+        many.observe(np.array([arm]), np.array([y]))
+        one.take(arm, y)
+    changes = np.array([[0, 1, 3]])
+    sizes = one._sizes(changes)
+    np.testing.assert_array_equal(sizes, many._sizes(changes))
+    means = many.sums[0] / many.counts[0]
+    assert sizes[0, [0, 2]] == pytest.approx([means[1] - means[0], means[4] - means[3]])
+    assert (sizes[0, [0, 2]] < 0).any()
+    assert sizes[0, 1] == pytest.approx(0.05 * math.hypot(2.0, 1.0))  # a share of its standard error
+
+
+def test_equal_means_ask_for_something():
+    from seedbed.estimators import ChangePointBandit
+
+    for sampling in ("mcpi", "track-and-stop", "cluster", "elimination"):
+        model = ChangePointBandit(2, sampling=sampling).start(np.arange(6))
+        for _ in range(20):
+            x = model.ask()
+            model.tell(x, [0.0])
+        assert np.isfinite(model.counts_).all()
+        assert not model.done
+        assert model.characteristic_time_ == math.inf
+        np.testing.assert_allclose(model.sampling_weights_, 1 / 6)
+
+
 def test_every_statistic_is_kept_up_to_date():
     """Whatever the order of arms, paired sums and e-values are those of the first n rewards of both."""
     from seedbed.estimators import ChangePointBandit
@@ -269,10 +383,12 @@ def test_every_statistic_is_kept_up_to_date():
     for statistic in ("paired", "pooled"):
         engine = Engine(ChangePointBandit(statistic=statistic, sigma=0.7).rules(5), n_runs=3)
         seen = [[[] for _ in range(5)] for _ in range(3)]
+        order = []
         best = np.zeros((3, 4))
         for _ in range(200):
             arms, y = rng.choice(5, 3, p=[0.5, 0.2, 0.1, 0.1, 0.1]), rng.normal(size=3)
             engine.observe(arms, y)
+            order.append(list(zip(arms.tolist(), y.tolist())))
             for run in range(3):
                 seen[run][arms[run]].append(y[run])
                 for b in range(4):
@@ -291,3 +407,9 @@ def test_every_statistic_is_kept_up_to_date():
                     assert engine.log_e[run, b] == pytest.approx(expected, abs=1e-9)
                     best[run, b] = max(best[run, b], expected)
         np.testing.assert_allclose(engine.best_log_e, best, atol=1e-9)
+        for run in range(3):
+            session = Single(engine.rules)
+            for place in range(200):
+                session.take(*order[place][run])
+            for name in ("counts", "sums", "differences", "log_e", "best_log_e"):
+                np.testing.assert_array_equal(getattr(session, name)[0], getattr(engine, name)[run])

@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -22,6 +23,7 @@ from seedbed.estimators import (
     noisy_binary_search,
     sequential_halving,
 )
+from seedbed.estimators.change_point_bandit import engine
 
 mpl.use("agg")
 
@@ -40,31 +42,43 @@ def drive(model, bandit, limit=4000):
 
 
 @pytest.mark.parametrize(
-    ("n", "settings", "c"),
+    ("n", "settings"),
     [
-        (1, {}, 0.25),
-        (1, {"estimator": "pairwise"}, 0.25),
-        (1, {"forced_exploration": 1.0}, 1.0),
-        (2, {"delta": 1e-4}, 0.25),
-        (2, {"estimator": "pairwise", "delta": 1e-4}, 0.25),
+        (1, {}),
+        (1, {"estimator": "pairwise"}),
+        (1, {"forced_exploration": 1.0}),
+        (1, {"tracking": "C"}),
+        (1, {"batch_size": 4}),
+        (2, {"delta": 1e-4}),
+        (2, {"delta": 1e-4, "tracking": "C", "forced_exploration": 0.0}),
+        (2, {"delta": 1e-4, "estimator": "pairwise"}),
+        (2, {"delta": 1e-4, "batch_size": 3, "tracking": "C"}),
     ],
 )
-def test_equals_the_plain_reading(n, settings, c):
+def test_equals_the_plain_reading(n, settings):
     for seed in range(3):
         rewards = np.random.default_rng(seed).normal(size=(9, 2000)) + np.repeat([0, 1.2, 0], 3)[:, None]
         plain = PlainMCPI(
-            9, n, settings.get("delta", 0.05), c=c, estimator=settings.get("estimator", "segmentation")
+            9,
+            n,
+            settings.get("delta", 0.05),
+            c=settings.get("forced_exploration", 0.25),
+            estimator=settings.get("estimator", "segmentation"),
+            tracking=settings.get("tracking", "D"),
+            batch=settings.get("batch_size", 1),
         )
         model = ChangePointBandit(n, **settings).start(np.arange(9))
         for _ in range(120):
-            arm = plain.next()
-            assert model.done == (arm is None)
-            if arm is None:
+            arms = plain.round()
+            assert model.done == (not arms)
+            if model.done:
                 break
-            assert model.ask().tolist() == [[arm]]
-            y = rewards[arm, len(plain.rewards[arm])]
-            plain.rewards[arm].append(y)
-            model.tell([arm], [y])
+            assert model.ask()[:, 0].tolist() == arms
+            y = []
+            for arm in arms:
+                y.append(rewards[arm, len(plain.rewards[arm])])
+                plain.rewards[arm].append(y[-1])
+            model.tell(arms, y)
         for b in range(8):
             if plain.rewards[b] and plain.rewards[b + 1]:
                 assert model.log_e_values_[b] == pytest.approx(plain.log_e(b), abs=1e-9)
@@ -105,6 +119,22 @@ def test_counts_track_fixed_targets(tracking):
     gap = model.counts_ - model.n_evals_ * model.sampling_weights_
     assert np.abs(gap).max() <= 12
     np.testing.assert_allclose(model.sampling_weights_[[3, 4, 7, 8]], [0.4, 0.4, 0.1, 0.1])
+
+
+def test_c_tracking_follows_targets_that_move():
+    """Counts stay within K of the sum of all targets so far, though the estimates wander."""
+    rng = np.random.default_rng(0)
+    model = ChangePointBandit(tracking="C", forced_exploration=0.0, delta=1e-300).start(np.arange(8))
+    model.tell(np.arange(8), rng.normal(size=8))
+    wanted = np.zeros(8)
+    seen = set()
+    for _ in range(300):
+        wanted += model.sampling_weights_
+        seen.add(int(model.change_points_[0]))
+        x = model.ask()
+        model.tell(x, rng.normal(size=1))
+        assert np.abs(model.counts_ - 1 - wanted).max() <= 8
+    assert len(seen) > 2
 
 
 def test_invariances():
@@ -177,24 +207,30 @@ def test_answers_that_nobody_asked_for():
     assert model.confidence_ == 0
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"tracking": "C"},
-        {"statistic": "pooled", "sampling": "elimination"},
-        {"objective": "all", "min_jump": 0.8},
-        {"n_change_points": 2, "sampling": "track-and-stop"},
-        {"sampling": "cluster"},
-    ],
-)
-def test_a_resumed_session_equals_an_uninterrupted_one(settings, tmp_path):
-    settings = {"delta": 1e-3, **settings}
+RESUMED = {
+    "default": ({}, 300),
+    "C": ({"tracking": "C"}, 300),
+    "two": ({"n_change_points": 2, "batch_size": 2}, 60),
+    "pooled": ({"statistic": "pooled", "sampling": "elimination"}, 100),
+    "all": ({"objective": "all", "min_jump": 0.8}, 100),
+    "track-and-stop": ({"n_change_points": 2, "sampling": "track-and-stop"}, 60),
+    "cluster": ({"sampling": "cluster"}, 60),
+    "stale": ({"n_change_points": 2}, 150),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_session_equals_an_uninterrupted_one(name, tmp_path, monkeypatch):
+    settings, steps = RESUMED[name]
+    settings = {"delta": 1e-12, **settings}
+    if name == "stale":
+        monkeypatch.setattr(engine, "MANY_ARMS", 5)
+        monkeypatch.setattr(engine, "GROWTH", 1.1)
     bandit = make_piecewise_constant_bandit(2, n_arms=12, random_state=None)
-    noise = np.random.default_rng(0).normal(size=5000)
+    noise = np.random.default_rng(0).normal(size=(steps, 2))
     whole, broken = (ChangePointBandit(**settings).start(bandit.domain) for _ in range(2))
     path = tmp_path / "session.json"
-    for step in range(150):
+    for step in range(steps):
         if whole.done:
             break
         x = whole.ask()
@@ -202,14 +238,43 @@ def test_a_resumed_session_equals_an_uninterrupted_one(settings, tmp_path):
         if step % 3 == 0:  # with an answer outstanding
             broken.save(path)
             broken = ChangePointBandit(**settings).load(path)
-        y = bandit.means[x[:, 0].astype(int)] + noise[step : step + 1]
+        y = bandit.means[x[:, 0].astype(int)] + noise[step, : len(x)]
         whole.tell(x, y)
         broken.tell(x, y)
         broken = ChangePointBandit(**settings).load_state_dict(json.loads(json.dumps(broken.state_dict())))
+    assert step > 40
     assert broken.done == whole.done
-    for name in ("counts_", "means_", "log_e_values_", "p_values_", "change_points_", "history_", "cleared_",
-                 "stopping_curve_", "jump_intervals_"):  # fmt: skip
-        np.testing.assert_array_equal(getattr(whole, name), getattr(broken, name), err_msg=name)
+    for attribute in ("counts_", "means_", "log_e_values_", "p_values_", "change_points_", "history_",
+                      "cleared_", "stopping_curve_", "jump_intervals_", "levels_"):  # fmt: skip
+        mine, its = getattr(whole, attribute), getattr(broken, attribute)
+        np.testing.assert_array_equal(mine, its, err_msg=attribute)
+
+
+def test_a_resumed_session_knows_what_it_asked_for():
+    bandit = make_piecewise_constant_bandit(n_arms=6, random_state=0)
+    model = ChangePointBandit().start(bandit.domain)
+    model.ask(4)
+    twin = ChangePointBandit().load_state_dict(model.state_dict())
+    assert twin.ask(3)[:, 0].tolist() == model.ask(3)[:, 0].tolist() == [4, 5, 0]
+    twin.tell([0, 0, 0], [0.0, 0.0, 0.0])  # two of these were asked for
+    assert twin.ask(2)[:, 0].tolist() == [1, 2]
+
+
+def test_many_arms_are_segmented_now_and_then(monkeypatch):
+    """Estimates are renewed as rewards have grown by one percent; nothing reported rests on them."""
+    calls = []
+    real = engine.least_squares_changes
+    monkeypatch.setattr(
+        engine, "least_squares_changes", lambda c, s, n: calls.append(c.sum()) or real(c, s, n)
+    )
+    bandit = make_piecewise_constant_bandit(2, n_arms=300, jump=6.0, random_state=0)
+    model = ChangePointBandit(2).fit(bandit)
+    assert model.change_points_.tolist() == bandit.change_points.tolist()
+    assert len(calls) >= 2
+    assert all(later >= 1.01 * before for before, later in pairwise(calls))
+    calls.clear()
+    ChangePointBandit(2).fit(make_piecewise_constant_bandit(2, n_arms=40, jump=4.0, random_state=0))
+    assert any(later == before + 1 for before, later in pairwise(calls))
 
 
 def test_states_of_others_are_refused(tmp_path):
@@ -227,8 +292,13 @@ def test_states_of_others_are_refused(tmp_path):
         "domain": [3, 2, 1, 0, 5],
         "pending": "x",
         "rounds": [1, 0],
+        "tracked": [0.0] * 4 + [math.inf],
+        "fitted": [2, [4]],
+        "curve": [[1.0]],
     }
-    for key, value in [("arms", [0]), *damages.items()]:
+    pairs = [("arms", [0]), ("fitted", [2, [1, 2]]), ("fitted", [9, [1]]), ("pending", [0.5] + [0.0] * 4),
+             ("rewards", [1.0, 1e200]), ("domain", [0, 1, 2, 3, math.inf])]  # fmt: skip
+    for key, value in [*pairs, *damages.items()]:
         with pytest.raises(ValueError, match="damaged"):
             ChangePointBandit().load_state_dict({**state, key: value})
     with pytest.raises(ValueError, match="damaged"):
@@ -482,6 +552,22 @@ def test_a_threshold_of_ones_own():
     assert seen[-1][1:] == (20, 0.2)
 
 
+def test_the_threshold_counts_for_every_jump_too():
+    """With objective="all" the named rule accepts and clears; a rule without a proof certifies nothing."""
+
+    def run(**settings):
+        bandit = PiecewiseConstantBandit([0.0, 2.0], [3], 8, random_state=0)
+        return ChangePointBandit(objective="all", min_jump=1.0, statistic="pooled", **settings).fit(bandit)
+
+    plain, strict = run(), run(threshold="kaufmann-koolen")
+    with pytest.warns(UserWarning, match="not proven"):
+        loose = run(threshold="heuristic")
+    assert loose.n_evals_ < plain.n_evals_ < strict.n_evals_
+    assert (plain.certified_, strict.certified_, loose.certified_) == (True, True, False)
+    assert strict.change_points_.tolist() == [3]
+    assert strict.cleared_.tolist() == [True] * 3 + [False] + [True] * 3
+
+
 # --- baselines, data, plot
 
 
@@ -529,6 +615,22 @@ def test_the_environment(noise):
 def test_environments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
         PiecewiseConstantBandit(*arguments)
+
+
+def test_default_places():
+    places = [make_piecewise_constant_bandit(n).change_points.tolist() for n in (1, 2, 3)]
+    assert places == [[9], [4, 14], [2, 9, 15]]
+    bandit = make_piecewise_constant_bandit(3, levels=[0, 1, 0, 0.5], n_arms=12)
+    assert bandit.means.tolist() == [0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0.5, 0.5]
+    for n_arms in range(2, 30):
+        for n in range(1, max(n_arms // 2, 1) + 1):
+            assert len(set(make_piecewise_constant_bandit(n, n_arms=n_arms).change_points.tolist())) == n
+    with pytest.raises(ValueError, match="n_change_points"):
+        make_piecewise_constant_bandit(5, n_arms=8)
+    with pytest.raises(ValueError, match="jump"):
+        make_piecewise_constant_bandit(jump=0)
+    with pytest.raises(ValueError, match="levels"):
+        make_piecewise_constant_bandit(levels=[0, 1, 2])
 
 
 def test_the_nile():

@@ -78,13 +78,40 @@ def exact_time(means, sigma, tolerance=5e-3):
     return 1 / lower, 1 / -solved.fun
 
 
+def cluster_cost(shares, sizes, centres):
+    """What the least costly move of one arm into another cluster costs; shares are those of one arm each."""
+    return min(
+        shares[c]
+        * sizes[d]
+        * shares[d]
+        / (shares[c] + sizes[d] * shares[d])
+        * (centres[c] - centres[d]) ** 2
+        / 2
+        for c in range(len(sizes))
+        for d in range(len(sizes))
+        if c != d
+    )
+
+
 class PlainMCPI:
     """The sampling rule and the certified stopping rule, step by step, for one session."""
 
-    def __init__(self, n_arms, n_changes, delta, sigma=1.0, c=0.25, kappa=1.0, estimator="segmentation"):
+    def __init__(
+        self,
+        n_arms,
+        n_changes,
+        delta,
+        sigma=1.0,
+        c=0.25,
+        kappa=1.0,
+        estimator="segmentation",
+        tracking="D",
+        batch=1,
+    ):
         self.rewards = [[] for _ in range(n_arms)]
         self.n_changes, self.delta, self.sigma, self.c, self.kappa = n_changes, delta, sigma, c, kappa
-        self.estimator = estimator
+        self.estimator, self.tracking, self.batch = estimator, tracking, batch
+        self.past_targets = np.zeros(n_arms)
 
     def estimate(self):
         counts = np.array([len(r) for r in self.rewards], dtype=float)
@@ -102,23 +129,43 @@ class PlainMCPI:
         z = n * mean**2 / (4 * self.sigma**2)
         return half / (half + self.kappa) * z - 0.5 * math.log(1 + half / self.kappa)
 
-    def next(self):
-        """The next arm, or None."""
-        counts = [len(r) for r in self.rewards]
-        if min(counts) == 0:
-            return counts.index(0)
-        changes = self.estimate()
-        if all(self.log_e(b) >= math.log((len(counts) - 1) / self.delta) for b in changes):
-            return None
-        t = sum(counts)
-        if min(counts) < self.c * math.sqrt(t):
-            return counts.index(min(counts))
-        weights = np.zeros(len(counts))
+    def stops(self):
+        if min(len(r) for r in self.rewards) == 0:
+            return False
+        level = math.log((len(self.rewards) - 1) / self.delta)
+        return all(self.log_e(b) >= level for b in self.estimate())
+
+    def targets(self):
+        weights = np.zeros(len(self.rewards))
         means = [np.mean(r) for r in self.rewards]
-        for b in changes:
+        for b in self.estimate():
             share = 1 / (means[b + 1] - means[b]) ** 2
             weights[b] = max(weights[b], share)
             weights[b + 1] = max(weights[b + 1], share)
-        weights /= weights.sum()
-        score = [t * w - n if w > 0 else -math.inf for w, n in zip(weights, counts)]
+        return weights / weights.sum()
+
+    def round(self):
+        """The arms of the next round, or none; each counts as queried while the others are chosen."""
+        if self.stops():
+            return []
+        counts = [len(r) for r in self.rewards]
+        complete = min(counts) > 0
+        arms = []
+        for _ in range(self.batch):
+            arms.append(self._next(counts, complete))
+            counts[arms[-1]] += 1
+        return arms
+
+    def _next(self, counts, complete):
+        least = counts.index(min(counts))
+        if not complete:
+            return least
+        weights, t = self.targets(), sum(counts)
+        self.past_targets += weights
+        if min(counts) < self.c * math.sqrt(t):
+            return least
+        if self.tracking == "C":
+            score = [past - n for past, n in zip(self.past_targets, counts)]
+        else:
+            score = [t * w - n if w > 0 else -math.inf for w, n in zip(weights, counts)]
         return score.index(max(score))
