@@ -104,6 +104,8 @@ class PUAUCClassifier(FittedRanker):
         Label of positives; None takes the larger one.
     random_state : int, RandomState instance or None, default=None
         Starts, landmarks, centres, folds, batches.
+    n_jobs : int or None, default=None
+        Random starts of L-BFGS at a time, see joblib; the result does not depend on it.
     verbose : int, default=0
         With Adam, 1 shows a progress bar on a terminal.
 
@@ -192,6 +194,7 @@ class PUAUCClassifier(FittedRanker):
         "class_prior_train": [Interval(Real, 0, 1, closed="neither"), None],
         "pos_label": [Real, str, "boolean", Options(type(None), {None})],
         "random_state": ["random_state"],
+        "n_jobs": [Integral, None],
         "verbose": ["verbose"],
     }
 
@@ -228,6 +231,7 @@ class PUAUCClassifier(FittedRanker):
         class_prior_train: float | None = None,
         pos_label: Any = None,
         random_state: Any = None,
+        n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
         self.scorer = scorer
@@ -256,6 +260,7 @@ class PUAUCClassifier(FittedRanker):
         self.class_prior_train = class_prior_train
         self.pos_label = pos_label
         self.random_state = random_state
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
@@ -441,6 +446,7 @@ class PUAUCClassifier(FittedRanker):
             max_iter=int(self.max_iter),
             n_restarts=int(self.n_restarts),
             rng=rng,
+            n_jobs=self.n_jobs,
         )
         self.coef_ = found.coef[None]
         self.loss_curve_, self.n_iter_ = found.loss_curve, found.n_iter

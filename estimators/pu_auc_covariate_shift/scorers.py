@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import OptimizeResult, minimize
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.parallel import Parallel, delayed
 
 from seedbed.estimators.density_ratio import kernel_features, median_distance
 from seedbed.estimators.pu_auc_covariate_shift.losses import Floats
@@ -52,6 +53,7 @@ def fit_linear(
     max_iter: int,
     n_restarts: int,
     rng: np.random.RandomState,
+    n_jobs: int | None = None,
 ) -> LinearFit:
     """Minimise ``risk(Z v) + l2 / 2 |v|^2`` from several random starts.
 
@@ -69,6 +71,8 @@ def fit_linear(
         Starts; the objective is not convex.
     rng : RandomState
         Draws them.
+    n_jobs : int, optional
+        Starts at a time, see joblib; the result does not depend on it.
 
     Returns
     -------
@@ -88,26 +92,13 @@ def fit_linear(
     positive, unlabeled, target = samples
     if target is None or not risk.gamma:
         target = positive[:0]
-
-    def objective(coef: Floats) -> tuple[float, Floats]:
-        value, to_p, to_u, to_t = risk(positive @ coef, unlabeled @ coef, target @ coef)
-        gradient = positive.T @ to_p + unlabeled.T @ to_u + target.T @ to_t + l2 * coef
-        return value + l2 / 2 * float(coef @ coef), gradient
-
     starts = rng.standard_normal((n_restarts, positive.shape[1])) * START
+    descents = Parallel(n_jobs=n_jobs)(
+        delayed(_descend)(start, (positive, unlabeled, target), risk, l2, max_iter) for start in starts
+    )
     best: OptimizeResult | None = None
     best_curve: list[float] = []
-    for start in starts:
-        curve: list[float] = []
-        with np.errstate(all="ignore"):
-            found = minimize(
-                objective,
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                callback=_recorder(curve),
-                options={"maxiter": max_iter, "gtol": TOLERANCE, "ftol": 0.0, "maxcor": 20},
-            )
+    for found, curve in descents:
         usable = np.isfinite(found.fun) and np.isfinite(found.x).all()
         if usable and (best is None or found.fun < best.fun):
             best, best_curve = found, curve or [float(found.fun)]
@@ -122,6 +113,30 @@ def fit_linear(
             stacklevel=4,
         )
     return LinearFit(np.asarray(best.x, dtype=np.float64), best_curve, max(1, int(best.nit)))
+
+
+def _descend(
+    start: Floats, samples: tuple[Any, Any, Any], risk: PURisk, l2: float, max_iter: int
+) -> tuple[OptimizeResult, list[float]]:
+    """L-BFGS from one start: what it found, and the objective of each iteration."""
+    positive, unlabeled, target = samples
+
+    def objective(coef: Floats) -> tuple[float, Floats]:
+        value, to_p, to_u, to_t = risk(positive @ coef, unlabeled @ coef, target @ coef)
+        gradient = positive.T @ to_p + unlabeled.T @ to_u + target.T @ to_t + l2 * coef
+        return value + l2 / 2 * float(coef @ coef), gradient
+
+    curve: list[float] = []
+    with np.errstate(all="ignore"):
+        found = minimize(
+            objective,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            callback=_recorder(curve),
+            options={"maxiter": max_iter, "gtol": TOLERANCE, "ftol": 0.0, "maxcor": 20},
+        )
+    return found, curve
 
 
 def _recorder(curve: list[float]) -> Callable[[OptimizeResult], None]:

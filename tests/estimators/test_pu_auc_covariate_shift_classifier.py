@@ -131,6 +131,22 @@ def test_an_array_of_another_length_reaches_every_fold_whole(small, routing):
     assert search.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(expected), abs=1e-12)
 
 
+def test_a_second_process_changes_nothing(small, routing):
+    X, y = apart(small)
+    model = PUAUCClassifier(random_state=0, n_restarts=4)
+    alone = clone(model).fit(X, y, X_target=small.X_target)
+    shared = clone(model).set_params(n_jobs=2).fit(X, y, X_target=small.X_target)
+    np.testing.assert_array_equal(shared.coef_, alone.coef_)
+    assert shared.loss_curve_ == alone.loss_curve_
+    searches = [
+        GridSearchCV(model, {"trade_off": [0.0, 0.2]}, cv=3, n_jobs=n, error_score="raise").fit(
+            X, y, X_target=small.X_target
+        )
+        for n in (1, 2)
+    ]
+    np.testing.assert_array_equal(*[one.cv_results_["mean_test_score"] for one in searches])
+
+
 def test_pipelines(small, routing):
     X, y = apart(small)
     model = PUAUCClassifier(random_state=0)
