@@ -177,4 +177,9 @@ RESOURCES: dict[str, dict[str, Resource]] = {
             "md5:056ea991adb4740ac6bf1b6d9b50408b",
         )
     },
+    "helm": {
+        "responses": Resource(
+            ("https://huggingface.co/datasets/stair-lab/reeval/resolve/main/resmat.pkl",), "helm/resmat.pkl"
+        )
+    },
 }

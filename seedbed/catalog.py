@@ -25,9 +25,9 @@ class Public:
     small : mapping
         Keyword arguments of an instance small enough to be fitted in a second. Plain values only: they
         are written to YAML for LightningCLI. An optimizer's go to its ``build(params, **small)``.
-    problem : {"table", "scores"}
-        For estimators: what they learn from. Rows with a target each, or scores of candidates with a loss
-        each.
+    problem : {"table", "scores", "responses", "items"}
+        For estimators: what they learn from. Rows with a target each; scores of candidates with a loss each;
+        right and wrong answers of takers to items; or features of items with a row of answers each.
     data : str, optional
         For modules: the data module (full path) that feeds it in the conformance tests.
     data_small : mapping
@@ -40,7 +40,7 @@ class Public:
     name: str
     kind: Kind
     small: Mapping[str, Any] = field(default_factory=dict)
-    problem: Literal["table", "scores"] = "table"
+    problem: Literal["table", "scores", "responses", "items"] = "table"
     data: str | None = None
     data_small: Mapping[str, Any] = field(default_factory=dict)
     warns: tuple[str, ...] = ()
@@ -131,6 +131,103 @@ def load(path: str) -> Any:
 
 
 METHODS: tuple[Method, ...] = (
+    Method(
+        slug="amortized_irt",
+        title="Reliable and Efficient Amortized Model-based Evaluation",
+        authors="Sang T. Truong, Yuheng Tu, Percy Liang, Bo Li, Sanmi Koyejo",
+        where="ICML 2025, PMLR 267:60238-60265",
+        url="https://arxiv.org/abs/2503.13335",
+        summary="Abilities that compare across questions; difficulties from features; adaptive tests.",
+        folder="estimators",
+        public=(
+            Public(
+                "RaschModel",
+                "estimator",
+                small={"tol": 1e-12},
+                problem="responses",
+                warns=("EM did not converge",),
+            ),
+            Public(
+                "TwoPLModel",
+                "estimator",
+                small={"tol": 1e-12},
+                problem="responses",
+                warns=("EM did not converge",),
+            ),
+            Public(
+                "ThreePLModel",
+                "estimator",
+                small={"tol": 1e-12},
+                problem="responses",
+                warns=("EM did not converge",),
+            ),
+            Public("MultidimensionalIRT", "estimator", problem="responses"),
+            Public("AmortizedIRT", "estimator", problem="responses", warns=("EM has not converged",)),
+            Public("ItemDifficultyRegressor", "estimator", problem="items"),
+            Public(
+                "seedbed.lightning_modules.QuestionGeneratorModule",
+                "module",
+                small={
+                    "model": {
+                        "model_type": "gpt2",
+                        "n_layer": 1,
+                        "n_embd": 16,
+                        "n_head": 2,
+                        "n_positions": 48,
+                        # Ranks draw dropout masks of their own.
+                        "resid_pdrop": 0.0,
+                        "embd_pdrop": 0.0,
+                        "attn_pdrop": 0.0,
+                    },
+                    "max_new_tokens": 8,
+                    "optimizer": "sgd",
+                    "lr": 0.1,
+                },
+                data="seedbed.datasets.DifficultyPromptDataModule",
+                data_small={"n_questions": 160, "batch_size": 32},
+            ),
+            Public("AdaptiveTest", "function"),
+            Public("Items", "function"),
+            Public("ItemFeatures", "function"),
+            Public("SentenceEncoder", "function"),
+            Public("AdaptiveTestDisplay", "display"),
+            Public("ItemCharacteristicDisplay", "display"),
+            Public("WrightMapDisplay", "display"),
+            Public(
+                "seedbed.lightning_modules.AmortizedIRTModule",
+                "module",
+                small={"n_takers": 1000, "n_items": 5, "model": "2pl", "lr": 0.05},
+                data="seedbed.datasets.ResponseDataModule",
+                data_small={"data": "lsat6", "batch_size": 250},
+            ),
+            *(
+                Public(name, "function")
+                for name in (
+                    "average_prediction",
+                    "average_score",
+                    "ctt_correlation",
+                    "differential_item_functioning",
+                    "empirical_reliability",
+                    "equate",
+                    "estimate_ability",
+                    "goodness_of_fit",
+                    "held_out_auc",
+                    "infit_outfit",
+                    "information_criteria",
+                    "item_information",
+                    "marginal_reliability",
+                    "most_informative_ability",
+                    "random_subset_score",
+                    "reliability_interval",
+                    "responses_from_long",
+                    "score_correlation",
+                    "simulate_responses",
+                    "subset_test",
+                )
+            ),
+        ),
+        extras=("data", "lm", "text"),
+    ),
     Method(
         slug="change_point_bandit",
         title="Fixed-Confidence Multiple Change Point Identification under Bandit Feedback",

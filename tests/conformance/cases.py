@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils import get_tags
 
 from seedbed.catalog import Public, load, publics
@@ -22,6 +24,16 @@ from seedbed.catalog import Public, load, publics
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ConformalTailRiskController": {
         "*": "its targets are losses in a known range, one per score; scikit-learn's checks draw labels"
+    },
+    "ItemDifficultyRegressor": {
+        "*": "its targets are rows of right and wrong answers; scikit-learn's checks draw one number each"
+    },
+    **{
+        name: {
+            f"check_estimator_sparse_{kind}": "predictions are a table, one column for each item"
+            for kind in ("array", "matrix")
+        }
+        for name in ("RaschModel", "TwoPLModel", "ThreePLModel", "MultidimensionalIRT", "AmortizedIRT")
     },
 }
 PROBLEMS = {public.name.rpartition(".")[2]: public.problem for _, public in publics("estimator")}
@@ -62,6 +74,8 @@ class Case:
         """Columns of X that the small instance takes."""
         if get_tags(self.cls()).input_tags.one_d_array:
             return 1
+        if PROBLEMS[self.name] == "responses":
+            return 8
         return math.prod(self.small.get("image_shape") or (4,))
 
 
@@ -94,6 +108,11 @@ def data(estimator: Any, width: int, rows: int = 160, seed: int = 0) -> tuple[np
     X = rng.normal(size=(rows, width))
     if PROBLEMS.get(type(estimator).__name__) == "scores":
         return X, np.clip(0.5 + 0.2 * X + 0.1 * rng.normal(size=X.shape), 0.0, 1.0)
+    if PROBLEMS.get(type(estimator).__name__) == "responses":
+        ability, difficulty = rng.normal(size=(rows, 1)), np.linspace(-1.5, 1.5, width)
+        return right_or_wrong(rng, ability - difficulty), np.zeros(rows)
+    if PROBLEMS.get(type(estimator).__name__) == "items":
+        return X, right_or_wrong(rng, rng.normal(size=30) - X[:, :1])
     if get_tags(estimator).input_tags.positive_only:
         X = np.abs(X)
     signal = X[:, 0] - X[:, -1] + 0.1 * rng.normal(size=rows)
@@ -102,11 +121,40 @@ def data(estimator: Any, width: int, rows: int = 160, seed: int = 0) -> tuple[np
     return X, 10 + 5 * signal
 
 
+def right_or_wrong(rng: np.random.Generator, logit: np.ndarray) -> np.ndarray:
+    """Answers that are right with these log-odds."""
+    return (rng.random(logit.shape) < 1 / (1 + np.exp(-logit))).astype(float)
+
+
+def first_step(estimator: BaseEstimator) -> Any:
+    """A transformer that may stand before the estimator: answers stay what they are."""
+    if PROBLEMS.get(type(estimator).__name__) == "responses":
+        return FunctionTransformer(feature_names_out="one-to-one")
+    return StandardScaler()
+
+
+def digits_as_answers(read: Any) -> Any:
+    """Let a reader of answers take real numbers: what is right is told by a digit, row by row the same."""
+
+    def reading(X: Any, **settings: Any) -> Any:
+        cells = X.copy() if sparse.issparse(X) else np.array(X, dtype=float)
+        values = cells.data if sparse.issparse(X) else cells
+        known = ~np.isnan(values)
+        values[known] = np.floor(np.abs(values[known]) * 7) % 2
+        return read(cells, **settings)
+
+    return reading
+
+
+def wants_targets(estimator: Any) -> bool:
+    """Whether the estimator learns from targets."""
+    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator  # whose tags do not pass on all
+    return get_tags(last).target_tags.required or is_classifier(estimator) or is_regressor(estimator)
+
+
 def fit(estimator: Any, X: Any, y: Any, **extra: Any) -> Any:
     """Fit with the targets if the estimator asks for some."""
-    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator  # whose tags do not pass on all
-    wants_y = get_tags(last).target_tags.required or is_classifier(estimator) or is_regressor(estimator)
-    return estimator.fit(X, y, **extra) if wants_y else estimator.fit(X, **extra)
+    return estimator.fit(X, y, **extra) if wants_targets(estimator) else estimator.fit(X, **extra)
 
 
 METHODS = (

@@ -404,7 +404,7 @@ def test_resources_are_well_formed():
             for url in resource.urls:
                 assert url.startswith("https://") or resource.checksum, url
     unpinned = {name for name, files in resources.RESOURCES.items() for r in files.values() if not r.checksum}
-    assert unpinned == {"pems_bay", "subj"}
+    assert unpinned == {"helm", "pems_bay", "subj"}
 
 
 @pytest.mark.network
