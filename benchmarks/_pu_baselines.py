@@ -7,15 +7,16 @@ labelled negatives (PNU-AUC), class priors (nnPU).
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from pulearn import ElkanotoPuClassifier, NNPUClassifier
 from scipy.optimize import minimize
 from scipy.special import expit
-from skada import DensityReweight, KLIEPReweight
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -89,31 +90,26 @@ def weighted_non_negative_pu(data: Any, seed: int) -> Floats:
     return data.X_test @ minimize(risk, start, jac=True, method="L-BFGS-B").x[:-1]
 
 
-def _adapted(make: Callable[[int], Any]) -> Callable[[Any, int], Floats]:
+def _adapted(name: str, settings: Callable[[int], dict[str, Any]]) -> Callable[[Any, int], Floats]:
     """A reweighting of skada before logistic regression, unlabeled rows as negatives."""
 
     def baseline(data: Any, seed: int) -> Floats:
         X, y = source(data)
         domain = np.repeat([1, -2], [len(X), len(data.X_target)])
         labels = np.concatenate([y, np.full(len(data.X_target), -1)])
-        with warnings.catch_warnings():
+        # Importing skada switches metadata routing on for good: here it is on until the end of the block.
+        with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = make(seed).fit(np.vstack([X, data.X_target]), labels, sample_domain=domain)
-        return np.asarray(model.decision_function(data.X_test))
+            last = LogisticRegression(max_iter=1000).set_fit_request(sample_weight=True)
+            model = getattr(import_module("skada"), name)(last, **settings(seed))
+            model.fit(np.vstack([X, data.X_target]), labels, sample_domain=domain)
+            return np.asarray(model.decision_function(data.X_test))
 
     return baseline
 
 
-density_reweighting = _adapted(
-    lambda _: DensityReweight(LogisticRegression(max_iter=1000).set_fit_request(sample_weight=True))
-)
-kliep_reweighting = _adapted(
-    lambda seed: KLIEPReweight(
-        LogisticRegression(max_iter=1000).set_fit_request(sample_weight=True),
-        gamma=[0.01, 0.1, 1.0],
-        random_state=seed,
-    )
-)
+density_reweighting = _adapted("DensityReweight", lambda _: {})
+kliep_reweighting = _adapted("KLIEPReweight", lambda seed: {"gamma": [0.01, 0.1, 1.0], "random_state": seed})
 
 
 def _minimised(risk: Callable[[Floats], tuple[float, Floats]], width: int, seed: int) -> Floats:

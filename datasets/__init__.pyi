@@ -7,8 +7,6 @@ from .classifier_responses import make_classifier_responses as make_classifier_r
 from .difficulty_prompts import DifficultyPromptDataModule as DifficultyPromptDataModule
 from .difficulty_prompts import PromptBatch as PromptBatch
 from .difficulty_prompts import PromptFormat as PromptFormat
-from .difficulty_prompts import letter_difficulty as letter_difficulty
-from .difficulty_prompts import make_letter_questions as make_letter_questions
 from .fetch import FetchError as FetchError
 from .fetch import fetch_file as fetch_file
 from .fetch import get_data_home as get_data_home
@@ -28,6 +26,8 @@ from .item_responses import load_lsat6 as load_lsat6
 from .item_responses import load_lsat7 as load_lsat7
 from .item_responses import load_swedish_sat as load_swedish_sat
 from .item_responses import load_verbal_aggression as load_verbal_aggression
+from .letter_questions import letter_difficulty as letter_difficulty
+from .letter_questions import make_letter_questions as make_letter_questions
 from .loading import ArrayDataset as ArrayDataset
 from .loading import ArrayLoader as ArrayLoader
 from .loading import EpochSampler as EpochSampler

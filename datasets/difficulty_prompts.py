@@ -1,7 +1,6 @@
 """Prompts that ask for a question of some difficulty, questions that answer them, and their data module."""
 
 import json
-import math
 import string
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,77 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import Bunch
 from torch import Tensor
 
 from seedbed.checks import check_number
+from seedbed.datasets.letter_questions import LETTERS, make_letter_questions
 from seedbed.datasets.loading import ArrayDataset
 from seedbed.datasets.modules import TensorDataModule, split_rows
 from seedbed.datasets.tokenizing import build_tokenizer, pad
 
 TEMPLATE = "Write a question of difficulty {difficulty:.2f}.\nQuestion: "
-LETTERS = "abcdefgh"
 LETTER_CHARACTERS = LETTERS + "0123456789+-.:"
 LETTER_TEMPLATE = "{difficulty:+.2f}:"
-_LENGTH = 12
-
-
-def letter_difficulty(texts: Sequence[str]) -> NDArray[np.float64]:
-    """Difficulty of the questions of :func:`make_letter_questions`, linear in the counts of their letters.
-
-    ``a`` makes a question easier, ``h`` harder, the letters between evenly so. Twelve letters drawn evenly
-    have a difficulty of mean 0 and variance 1. Other characters count nothing.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        Questions.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Difficulties; large is hard.
-
-    Examples
-    --------
-    >>> letter_difficulty(["aah", "hha", "h"]).round(3).tolist()
-    [-0.441, 0.441, 0.441]
-    """
-    steps = np.arange(len(LETTERS)) - (len(LETTERS) - 1) / 2
-    weights = dict(zip(LETTERS, steps / (steps.std() * math.sqrt(_LENGTH)), strict=True))
-    return np.array([sum(weights.get(character, 0.0) for character in text) for text in texts], dtype=float)
-
-
-def make_letter_questions(n_questions: int = 1000, *, random_state: Any = None) -> Bunch:
-    """Draw toy questions of twelve letters whose difficulty is known.
-
-    Parameters
-    ----------
-    n_questions : int
-        Number of questions.
-    random_state : int, Generator or None
-        Source of randomness; None for a fresh seed.
-
-    Returns
-    -------
-    Bunch
-        ``text``, a list of strings over ``a`` to ``h``; ``difficulty`` of shape (n_questions,), close to
-        normal with mean 0 and variance 1, see :func:`letter_difficulty`.
-
-    Raises
-    ------
-    ValueError
-        If ``n_questions`` is below 1.
-
-    Examples
-    --------
-    >>> make_letter_questions(1, random_state=0).text
-    ['gfeccaaabgfh']
-    """
-    check_number("n_questions", n_questions, low=1, integer=True)
-    codes = np.random.default_rng(random_state).integers(len(LETTERS), size=(n_questions, _LENGTH))
-    text = ["".join(LETTERS[code] for code in row) for row in codes]
-    return Bunch(text=text, difficulty=letter_difficulty(text))
 
 
 class PromptBatch(NamedTuple):
@@ -110,6 +49,24 @@ class PromptBatch(NamedTuple):
     answer: Tensor
     answer_mask: Tensor
     difficulty: Tensor
+
+    def trimmed(self) -> "PromptBatch":
+        """Leave out the padding that no row needs.
+
+        Returns
+        -------
+        PromptBatch
+            The rows, as wide as the longest prompt and the longest question.
+        """
+        before = self.prompt.shape[1] - int(self.prompt_mask.sum(dim=1).max())
+        after = int(self.answer_mask.sum(dim=1).max()) if self.answer.shape[1] else 0
+        return PromptBatch(
+            self.prompt[:, before:],
+            self.prompt_mask[:, before:],
+            self.answer[:, :after],
+            self.answer_mask[:, :after],
+            self.difficulty,
+        )
 
 
 class PromptFormat:
@@ -238,6 +195,24 @@ class PromptFormat:
         """
         rows = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if len(texts) else []
         return pad([[*row, int(self.tokenizer.eos_token_id)] for row in rows], self.pad_token_id)
+
+    def agrees_with(self, other: "PromptFormat") -> bool:
+        """Whether another format words and encodes prompts alike.
+
+        Parameters
+        ----------
+        other : PromptFormat
+            The other.
+
+        Returns
+        -------
+        bool
+            Judged by the template and the tokens of one prompt.
+        """
+        if self.template != other.template:
+            return False
+        contexts = ["a"] if self.takes_context else None
+        return torch.equal(self.encode([-0.37], contexts)[0], other.encode([-0.37], contexts)[0])
 
 
 def check_difficulties(difficulties: ArrayLike) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 from .amortized_irt.generator import QuestionGeneratorModule as QuestionGeneratorModule
-from .amortized_irt.generator import Questions as Questions
 from .amortized_irt.module import AmortizedIRTModule as AmortizedIRTModule
+from .amortized_irt.writer import Questions as Questions
 from .dll.architecture import LayerSpec as LayerSpec
 from .dll.architecture import NetworkConfig as NetworkConfig
 from .dll.convolution import DLLConv1d as DLLConv1d

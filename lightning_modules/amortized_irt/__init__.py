@@ -11,5 +11,8 @@
 - ``language_model``: models from plain values or by name, adapters, references,
 - ``policy``: a model, its reference and its value head,
 - ``settings``: what the generator checks before any work,
+- ``writer``: samples, their predicted difficulty, the best of several,
+- ``stages``: the training steps of supervised fine-tuning, PPO and DPO,
+- ``optimizing``: optimizers by name, the cosine schedule,
 - ``generator``: the LightningModule.
 """

@@ -2,59 +2,26 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torchmetrics import MeanAbsoluteError, MeanMetric
 
-from seedbed.checks import check_number
 from seedbed.datasets.difficulty_prompts import PromptBatch, PromptFormat, default_wording
 from seedbed.datasets.tokenizing import CharacterTokenizer
-from seedbed.lightning_modules.amortized_irt.difficulty import (
-    DifficultyFunction,
-    difficulty_function,
-    predict_difficulty,
-)
-from seedbed.lightning_modules.amortized_irt.language_model import build_language_model
+from seedbed.lightning_modules.amortized_irt.difficulty import difficulty_function
+from seedbed.lightning_modules.amortized_irt.language_model import build_language_model, recompute_activations
+from seedbed.lightning_modules.amortized_irt.optimizing import cosine, named_optimizer
 from seedbed.lightning_modules.amortized_irt.policy import Policy
-from seedbed.lightning_modules.amortized_irt.sampling import positions, uniforms
-from seedbed.lightning_modules.amortized_irt.settings import SAMPLES, check_settings
-from seedbed.lightning_modules.amortized_irt.stages import (
-    EVALUATE,
-    GENERATE,
-    PREDICT,
-    TRAIN,
-    Samples,
-    Stages,
-)
+from seedbed.lightning_modules.amortized_irt.settings import SAMPLES, check_settings, is_plain
+from seedbed.lightning_modules.amortized_irt.stages import Stages
+from seedbed.lightning_modules.amortized_irt.writer import EVALUATE, TRAIN
 from seedbed.training import derive_seed, isolated_rng
 
 OptimizerCallable = Callable[[Iterable[Any]], torch.optim.Optimizer]
 SchedulerCallable = Callable[[torch.optim.Optimizer], Any]
 """Lightning's types of these names, which the command line fills from class paths and their arguments."""
-
-
-class Questions(NamedTuple):
-    """Written questions.
-
-    Parameters
-    ----------
-    text : list of n str
-        Questions.
-    difficulty : Tensor of float32, shape (n,), optional
-        Their predicted difficulties.
-
-    Examples
-    --------
-    >>> Questions(["What is 2 + 2?"]).text
-    ['What is 2 + 2?']
-    """
-
-    text: list[str]
-    difficulty: Tensor | None = None
 
 
 class QuestionGeneratorModule(Stages):
@@ -149,7 +116,12 @@ class QuestionGeneratorModule(Stages):
     the mean of ``|zhat - z*|``), with ``difficulty_fn`` ``val_difficulty_error`` and
     ``test_difficulty_error``, and while samples are drawn ``train_difficulty_error``, ``train_kl`` (nats per
     question), ``train_length`` (tokens) and ``train_distinct`` (share of different texts): a generator that
-    games the predictor shows in the last three.
+    games the predictor shows in the last three. Under ``"dpo"`` the distance from the reference is
+    that of the chosen and the rejected samples alone, good for a trend only. Under ``"ppo"`` there is
+    ``train_clip_fraction``, the share of tokens whose ratio was out of bounds.
+
+    The predicted difficulty stands in for answers. Before its use in a test a written question is answered by
+    real takers and calibrated, and what all or none of them get right is dropped; see :meth:`generate`.
 
     A checkpoint of a stranger may name any function as ``difficulty_fn``. After ``load_from_checkpoint`` a
     function outside seedbed is called only if it was passed there.
@@ -206,7 +178,7 @@ class QuestionGeneratorModule(Stages):
         check_settings(given)
         self._given = given
         # Code and models are no values that a checkpoint could hold without running code when it is read.
-        self.save_hyperparameters(ignore=[name for name, value in given.items() if not _is_plain(value)])
+        self.save_hyperparameters(ignore=[name for name, value in given.items() if not is_plain(value)])
         self.stage, self.random_state = stage, int(random_state)
         self.num_samples = SAMPLES[stage] if num_samples is None else int(num_samples)
         self.max_new_tokens, self.n_candidates = int(max_new_tokens), int(n_candidates)
@@ -226,7 +198,7 @@ class QuestionGeneratorModule(Stages):
             )
         self._build(model, tokenizer, template, chat_template, lora)
         if gradient_checkpointing:
-            self.policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+            recompute_activations(self.policy.model)
         self.automatic_optimization = stage != "ppo"
         self.mean_losses = nn.ModuleDict({name: MeanMetric() for name in ("val", "test")})
         self.errors = nn.ModuleDict({name: MeanAbsoluteError() for name in ("val", "test")})
@@ -247,7 +219,11 @@ class QuestionGeneratorModule(Stages):
         template, tokenizer = default_wording(template, tokenizer)
         self.format = PromptFormat(template, tokenizer, chat_template=chat_template)
         built = build_language_model(
-            model, self.format.tokenizer, self.format.pad_token_id, derive_seed(self.random_state, 0)
+            model,
+            self.format.tokenizer,
+            self.format.pad_token_id,
+            derive_seed(self.random_state, 0),
+            frozen=lora is not None,
         )
         if isinstance(model, nn.Module):  # the checkpoint says by itself what its weights belong to
             self.hparams.update(
@@ -320,191 +296,6 @@ class QuestionGeneratorModule(Stages):
         loaded._trusted = "difficulty_fn" in kwargs
         return loaded
 
-    # -- difficulty ----------------------------------------------------------------------------------------
-
-    @property
-    def predicts_difficulty(self) -> bool:
-        """Whether there is a ``difficulty_fn``."""
-        return self._given["difficulty_fn"] is not None
-
-    def predict_difficulty(self, texts: list[str]) -> Float[Tensor, "n"]:
-        """Predict how hard questions are.
-
-        Parameters
-        ----------
-        texts : list of n str
-            Questions.
-
-        Returns
-        -------
-        Tensor of float32, shape (n,)
-            Difficulties.
-
-        Raises
-        ------
-        ValueError
-            If there is no ``difficulty_fn``, or it returns another number of values, NaN or infinity.
-        """
-        return predict_difficulty(self._difficulty_function(), texts).to(self.device)
-
-    def _difficulty_function(self) -> DifficultyFunction:
-        """The function, imported at first use."""
-        if self._difficulty is None:
-            source = self._given["difficulty_fn"]
-            if source is None:
-                raise ValueError("this needs difficulty_fn, which says how hard a question is; got None")
-            if not self._trusted and not source.startswith("seedbed."):
-                raise ValueError(
-                    f"the checkpoint names difficulty_fn={source!r}, code that is not run on its word; pass "
-                    f"difficulty_fn={source!r} to load_from_checkpoint if you trust it"
-                )
-            self._difficulty = difficulty_function(source)
-        assert self._difficulty is not None
-        return self._difficulty
-
-    # -- what the model says -------------------------------------------------------------------------------
-
-    def forward(
-        self, input_ids: Int[Tensor, "n t"], attention_mask: Int[Tensor, "n t"] | None = None
-    ) -> Float[Tensor, "n t v"]:
-        """Logits of the token that follows each token.
-
-        Parameters
-        ----------
-        input_ids : Tensor of int64, shape (n, t)
-            Tokens.
-        attention_mask : Tensor of int64, shape (n, t), optional
-            1 where there is one; everywhere by default.
-
-        Returns
-        -------
-        Tensor of shape (n, t, v)
-            Logits.
-        """
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        return self.policy.model(
-            input_ids=input_ids, attention_mask=mask, position_ids=positions(mask), use_cache=False
-        ).logits
-
-    def decode(self, tokens: Int[Tensor, "n t"], mask: Int[Tensor, "n t"] | None = None) -> list[str]:
-        """Turn tokens of questions into text.
-
-        Parameters
-        ----------
-        tokens : Tensor of int64, shape (n, t)
-            Tokens.
-        mask : Tensor of int64, shape (n, t), optional
-            1 up to the end; found from the first token that ends a text by default.
-
-        Returns
-        -------
-        list of n str
-            Questions.
-        """
-        if mask is None:
-            ended = (tokens == self.policy.eos_token_id).long().cumsum(dim=1)
-            mask = (ended == 0).long()
-        lengths = mask.sum(dim=1).tolist()
-        decode = self.format.tokenizer.decode
-        return [
-            decode(row[:length], skip_special_tokens=True)
-            for row, length in zip(tokens.tolist(), lengths, strict=True)
-        ]
-
-    def _sample(
-        self, prompt: Tensor, prompt_mask: Tensor, copies: int, seed: int, temperature: float = 1.0
-    ) -> Samples:
-        """Draw some answers to each prompt; copies of a prompt stand together."""
-        prompt, prompt_mask = (part.repeat_interleave(copies, 0) for part in (prompt, prompt_mask))
-        u = uniforms(len(prompt), self.max_new_tokens, seed)
-        tokens, mask = self.policy.sample(prompt, prompt_mask, u, temperature=temperature)
-        # Lightning's precision context remembers weights that were cast without a gradient.
-        torch.clear_autocast_cache()
-        return Samples(prompt, prompt_mask, tokens, mask, self.decode(tokens, mask))
-
-    def _best(
-        self,
-        prompt: Tensor,
-        prompt_mask: Tensor,
-        difficulty: Tensor,
-        copies: int,
-        seed: int,
-        temperature: float,
-    ) -> tuple[Tensor, list[str], Tensor | None]:
-        """Of the candidates for each prompt the closest in difficulty: tokens, texts, difficulty."""
-        samples = self._sample(prompt, prompt_mask, copies, seed, temperature)
-        if not self.predicts_difficulty:
-            return samples.tokens, samples.texts, None
-        predicted = self.predict_difficulty(samples.texts).reshape(-1, copies)
-        error = (predicted - difficulty.unsqueeze(1)).abs()
-        # An empty question is none, however well its difficulty would fit.
-        blank = torch.tensor([not text.strip() for text in samples.texts], device=error.device)
-        best = error.masked_fill(blank.reshape(error.shape), torch.inf).argmin(dim=1)
-        rows = torch.arange(len(error), device=best.device) * copies + best
-        return samples.tokens[rows], [samples.texts[row] for row in rows.tolist()], predicted.flatten()[rows]
-
-    @torch.no_grad()
-    def generate(
-        self,
-        difficulties: ArrayLike,
-        n_candidates: int = 64,
-        *,
-        contexts: Sequence[str] | None = None,
-        temperature: float = 1.0,
-        random_state: int | None = None,
-        batch_size: int = 1024,
-    ) -> Questions:
-        """Write questions: of some candidates each time the one whose predicted difficulty comes closest.
-
-        Predictions are no answers: calibrate the questions on answers before use.
-
-        Parameters
-        ----------
-        difficulties : array-like of shape (n,)
-            Requested difficulties; large is hard.
-        n_candidates : int
-            Candidates for each; more than one needs ``difficulty_fn``.
-        contexts : sequence of n str, optional
-            What fills ``{context}`` of the template.
-        temperature : float
-            Divides the logits.
-        random_state : int, optional
-            Seed of the samples; the module's by default.
-        batch_size : int
-            Candidates drawn at a time, as far as those of one question are not more.
-
-        Returns
-        -------
-        Questions
-            n questions, and their predicted difficulties where there is a ``difficulty_fn``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is out of range.
-        """
-        check_number("n_candidates", n_candidates, low=1, integer=True)
-        check_number("batch_size", batch_size, low=1, integer=True)
-        check_number("temperature", temperature, low=0, closed="neither")
-        if random_state is not None:
-            check_number("random_state", random_state, low=0, integer=True)
-        if n_candidates > 1 and not self.predicts_difficulty:
-            raise ValueError(f"n_candidates={n_candidates} needs difficulty_fn to choose by, got None")
-        prompt, mask = (part.to(self.device) for part in self.format.encode(difficulties, contexts))
-        target = torch.as_tensor(difficulties, dtype=torch.float32, device=self.device)
-        seed = self.random_state if random_state is None else random_state
-        texts: list[str] = []
-        predicted: list[Tensor] = []
-        rows = torch.arange(len(prompt), device=self.device)
-        for part in torch.split(rows, max(1, batch_size // n_candidates)):
-            start = derive_seed(seed, GENERATE, len(texts))
-            _, found, values = self._best(
-                prompt[part], mask[part], target[part], n_candidates, start, temperature
-            )
-            texts += found
-            predicted += [] if values is None else [values]
-        return Questions(texts, torch.cat(predicted) if predicted else None)
-
     # -- training ------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
@@ -518,7 +309,7 @@ class QuestionGeneratorModule(Stages):
         if self.predicts_difficulty:
             self._difficulty_function()
         theirs = getattr(getattr(self.trainer, "datamodule", None), "format", None)
-        if isinstance(theirs, PromptFormat) and not _same_prompts(self.format, theirs):
+        if isinstance(theirs, PromptFormat) and not self.format.agrees_with(theirs):
             raise ValueError(
                 "module and data module must have the same template, tokenizer and chat_template; got "
                 f"{self.format.template!r} and {theirs.template!r}"
@@ -537,9 +328,9 @@ class QuestionGeneratorModule(Stages):
         Returns
         -------
         Tensor of shape ()
-            The loss; under ``"ppo"``, whose steps are taken here, that of the last.
+            The loss; under ``"ppo"``, whose steps are taken here, their mean.
         """
-        rows = _trimmed(batch)
+        rows = PromptBatch(*batch).trimmed()
         with isolated_rng(derive_seed(self.random_state, TRAIN, self.draws, self.global_rank, 1)):
             loss = {"sft": self._sft_step, "ppo": self._ppo_step, "dpo": self._dpo_step}[self.stage](rows)
         self.draws += 1
@@ -564,7 +355,7 @@ class QuestionGeneratorModule(Stages):
         self._evaluate("test", batch, batch_idx)
 
     def _evaluate(self, name: str, batch: Sequence[Tensor], batch_idx: int) -> None:
-        rows = _trimmed(batch)
+        rows = PromptBatch(*batch).trimmed()
         loss: Any = self.mean_losses[name]
         if self.stage == "sft":
             loss.update(-self._answer_log_probs(rows).sum() / rows.answer_mask.sum(), rows.answer_mask.sum())
@@ -577,32 +368,6 @@ class QuestionGeneratorModule(Stages):
             if self.stage != "sft":
                 loss.update((predicted - rows.difficulty).abs().mean(), len(predicted))
         self.log(f"{name}_loss", loss, on_step=False, on_epoch=True, prog_bar=True)
-
-    def predict_step(self, batch: Sequence[Tensor], batch_idx: int = 0) -> Int[Tensor, "n t"]:
-        """Write a question to each prompt, the best of ``n_candidates``.
-
-        Parameters
-        ----------
-        batch : PromptBatch
-            Prompts.
-        batch_idx : int
-            Number of the batch, on which the random numbers depend.
-
-        Returns
-        -------
-        Tensor of int64, shape (n, max_new_tokens)
-            Tokens, padded behind; see :meth:`decode`.
-        """
-        rows = _trimmed(batch)
-        seed = derive_seed(self.random_state, PREDICT, batch_idx, self.global_rank)
-        if self.n_candidates == 1:
-            tokens = self._sample(rows.prompt, rows.prompt_mask, 1, seed).tokens
-        else:
-            tokens, _, _ = self._best(
-                rows.prompt, rows.prompt_mask, rows.difficulty, self.n_candidates, seed, 1.0
-            )
-        wider = (0, self.max_new_tokens - tokens.shape[1])
-        return nn.functional.pad(tokens, wider, value=self.policy.pad_token_id)
 
     # -- Lightning -----------------------------------------------------------------------------------------
 
@@ -642,32 +407,36 @@ class QuestionGeneratorModule(Stages):
         if callable(self.optimizer):
             built = self.optimizer(trained)
         else:
-            kinds: dict[str, Any] = {
-                "adam": torch.optim.Adam,
-                "adamw": torch.optim.AdamW,
-                "sgd": torch.optim.SGD,
-            }
-            built = kinds[self.optimizer](trained, lr=self.lr, weight_decay=self.weight_decay)
+            built = named_optimizer(self.optimizer, trained, lr=self.lr, weight_decay=self.weight_decay)
         if self.lr_scheduler is None:
             return built
         if callable(self.lr_scheduler):
             return {"optimizer": built, "lr_scheduler": self.lr_scheduler(built)}
-        steps = self.trainer.estimated_stepping_batches
-        if not math.isfinite(steps):
+        if self.trainer.max_steps < 0 and (self.trainer.max_epochs or -1) < 0:
             raise ValueError(
                 "lr_scheduler='cosine' needs a Trainer with max_epochs or max_steps, got neither"
             )
-        schedule = torch.optim.lr_scheduler.LambdaLR(built, _cosine(int(steps), self.warmup))
+        # A plain function: of anything else the schedule would save the attributes.
+        schedule = torch.optim.lr_scheduler.LambdaLR(built, lambda step: self._rate(step))  # noqa: PLW0108
         return {"optimizer": built, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def _rate(self, step: int) -> float:
+        """Share of the learning rate after some steps of the schedule.
 
-def _is_plain(value: Any) -> bool:
-    """Whether a checkpoint can hold a setting."""
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(part) for key, part in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(part) for part in value)
-    return value is None or isinstance(value, bool | int | float | str)
+        The number of all steps is asked for only then: the Trainer's own estimate would read the data before
+        a checkpoint could say where to go on in them.
+        """
+        if step == 0:
+            return cosine(0, 1.0, self.warmup)
+        trainer = self.trainer
+        totals = []
+        if trainer.max_epochs is not None and trainer.max_epochs > 0:
+            taken = 1 if self.stage == "ppo" else trainer.accumulate_grad_batches
+            totals.append(math.ceil(trainer.num_training_batches / taken) * trainer.max_epochs)
+        if trainer.max_steps > 0:
+            # It counts steps of the optimizer, of which PPO takes several at one of the schedule.
+            totals.append(trainer.max_steps * step / max(1, trainer.global_step))
+        return cosine(step, float(min(totals)), self.warmup)
 
 
 def _handed_on(
@@ -688,37 +457,3 @@ def _name_of(tokenizer: Any) -> Any:
     if isinstance(tokenizer, CharacterTokenizer):
         return {"characters": tokenizer.characters}
     return getattr(tokenizer, "name_or_path", None) or None
-
-
-def _same_prompts(a: PromptFormat, b: PromptFormat) -> bool:
-    """Whether two wordings encode alike."""
-    if a.template != b.template:
-        return False
-    contexts = ["a"] if a.takes_context else None
-    return torch.equal(a.encode([-0.37], contexts)[0], b.encode([-0.37], contexts)[0])
-
-
-def _trimmed(batch: Sequence[Tensor]) -> PromptBatch:
-    """Without the padding that no row of the batch needs."""
-    batch = PromptBatch(*batch)
-    before = batch.prompt.shape[1] - int(batch.prompt_mask.sum(dim=1).max())
-    after = int(batch.answer_mask.sum(dim=1).max()) if batch.answer.shape[1] else 0
-    return PromptBatch(
-        batch.prompt[:, before:],
-        batch.prompt_mask[:, before:],
-        batch.answer[:, :after],
-        batch.answer_mask[:, :after],
-        batch.difficulty,
-    )
-
-
-def _cosine(steps: int, warmup: float) -> Callable[[int], float]:
-    """Share of the learning rate at each step: a linear rise, then half a cosine down to zero."""
-    rising = round(warmup * steps)
-
-    def share(step: int) -> float:
-        if step < rising:
-            return (step + 1) / (rising + 1)
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rising) / max(1, steps - rising))))
-
-    return share

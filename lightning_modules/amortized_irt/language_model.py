@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from seedbed.checks import missing_extra
@@ -30,7 +31,9 @@ def _peft() -> Any:
     return peft
 
 
-def build_language_model(model: Any, tokenizer: Any, pad_token_id: int, seed: int) -> Any:
+def build_language_model(
+    model: Any, tokenizer: Any, pad_token_id: int, seed: int, *, frozen: bool = False
+) -> Any:
     """Build the causal language model that a setting names.
 
     Parameters
@@ -44,11 +47,14 @@ def build_language_model(model: Any, tokenizer: Any, pad_token_id: int, seed: in
         Token of padding.
     seed : int
         Seed of random weights.
+    frozen : bool
+        Whether only adapters will be trained. Named weights keep their precision then; steps of an optimizer
+        would be lost to rounding there, and they become float32 otherwise.
 
     Returns
     -------
     PreTrainedModel
-        The model, in float32 where it is new.
+        The model.
 
     Raises
     ------
@@ -61,11 +67,15 @@ def build_language_model(model: Any, tokenizer: Any, pad_token_id: int, seed: in
     if isinstance(model, str):
         with isolated_rng(seed):
             built = transformers.AutoModelForCausalLM.from_pretrained(
-                model, use_safetensors=True, trust_remote_code=False
+                model,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype="auto" if frozen else torch.float32,
             )
     elif isinstance(model, Mapping):
         if "model_type" not in model:
             raise ValueError(f"model must have a model_type, such as 'gpt2'; got {dict(model)!r}")
+        _check_kernels(model)
         special = {
             "vocab_size": len(tokenizer),
             "bos_token_id": None,
@@ -89,6 +99,15 @@ def build_language_model(model: Any, tokenizer: Any, pad_token_id: int, seed: in
             f"model must know the tokenizer's {len(tokenizer)} tokens, it has vocab_size={known}"
         )
     return built
+
+
+def _check_kernels(settings: Mapping[Any, Any]) -> None:
+    """Refuse settings that name a repository of compiled code, as a checkpoint of a stranger might."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_kernels(value)
+        elif str(name).endswith("_implementation") and "/" in str(value):
+            raise ValueError(f"model must not fetch code, got {name}={value!r}; take 'eager' or 'sdpa'")
 
 
 def add_adapters(model: Any, lora: Mapping[str, Any], seed: int) -> Any:
@@ -161,6 +180,20 @@ def frozen_copy(model: nn.Module) -> Any:
         The copy. Its dropout is that of the model, see :func:`switch_off_dropout`.
     """
     return copy.deepcopy(model).requires_grad_(False).train()
+
+
+def recompute_activations(model: Any) -> None:
+    """Recompute activations in the backward pass rather than keep them.
+
+    Parameters
+    ----------
+    model : PreTrainedModel or PeftModel
+        The model; it is changed in place.
+    """
+    # transformers has renamed it; the old name still works there, with a warning.
+    name = "activation_checkpointing_enable"
+    enable = getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")
+    enable({"use_reentrant": False})
 
 
 def switch_off_dropout(model: nn.Module) -> None:

@@ -144,7 +144,7 @@ class Policy(nn.Module):
         if not values or self.value_head is None:
             return log_probs, None
         hidden = output.hidden_states[-1][:, prompt.shape[1] - 1 : -1]
-        return log_probs, self.value_head(hidden).squeeze(-1).float() * answer_mask
+        return log_probs, self.value_head(hidden.float()).squeeze(-1).float() * answer_mask
 
     @torch.no_grad()
     def evaluate_reference(

@@ -53,6 +53,26 @@ def check_settings(settings: dict[str, Any]) -> None:
         )
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold a setting without code or a model.
+
+    Parameters
+    ----------
+    value : object
+        The setting.
+
+    Returns
+    -------
+    bool
+        True for None, numbers, strings, and lists and dicts of such.
+    """
+    if isinstance(value, dict):
+        return all(is_plain(key) and is_plain(part) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(is_plain(part) for part in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 def _check_samples(settings: dict[str, Any]) -> None:
     """Check what depends on the stage."""
     stage, num_samples = settings["stage"], settings["num_samples"]

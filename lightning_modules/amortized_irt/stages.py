@@ -1,9 +1,8 @@
 """Steps of the three stages of a question generator: supervised, and PPO and DPO on its own samples."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from seedbed.datasets.difficulty_prompts import PromptBatch
@@ -13,37 +12,13 @@ from seedbed.lightning_modules.amortized_irt.objectives import (
     ppo_losses,
     rloo_advantages,
 )
-from seedbed.lightning_modules.amortized_irt.policy import Policy
+from seedbed.lightning_modules.amortized_irt.writer import TRAIN, Samples, Writer
 from seedbed.training import derive_seed
 
-# What random numbers are for: the first entry of the path that their seed is derived from.
-TRAIN, EVALUATE, PREDICT, GENERATE = range(4)
 
-
-class Samples(NamedTuple):
-    """Sampled answers with their prompts."""
-
-    prompt: Tensor
-    prompt_mask: Tensor
-    tokens: Tensor
-    mask: Tensor
-    texts: list[str]
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return prompts and answers with their masks."""
-        return self.prompt, self.prompt_mask, self.tokens, self.mask
-
-    def rows(self, index: Tensor) -> "Samples":
-        """Keep some of them."""
-        prompt, prompt_mask, tokens, mask = (part[index] for part in self.tensors())
-        return Samples(prompt, prompt_mask, tokens, mask, [self.texts[row] for row in index.tolist()])
-
-
-class Stages(LightningModule):
+class Stages(Writer):
     """Training steps of :class:`~seedbed.lightning_modules.QuestionGeneratorModule`."""
 
-    policy: Policy
-    random_state: int
     num_samples: int
     draws: int
     advantage: str
@@ -56,15 +31,6 @@ class Stages(LightningModule):
     value_coef: float
     dpo_beta: float
     lr_scheduler: Any
-
-    def predict_difficulty(self, texts: list[str]) -> Tensor:
-        """Predict how hard questions are."""
-        raise NotImplementedError
-
-    def _sample(
-        self, prompt: Tensor, prompt_mask: Tensor, copies: int, seed: int, temperature: float = 1.0
-    ) -> Samples:
-        raise NotImplementedError
 
     def _mean_share(self, total: Tensor, count: Tensor) -> Tensor:
         """Return this process's share of a mean over all: gradients are averaged afterwards."""

@@ -74,7 +74,7 @@ class Case:
         """Columns of X that the small instance takes."""
         if get_tags(self.cls()).input_tags.one_d_array:
             return 1
-        if PROBLEMS[self.name] == "responses":
+        if PROBLEMS.get(self.name) == "responses":
             return 8
         return math.prod(self.small.get("image_shape") or (4,))
 

@@ -3,10 +3,12 @@
 import os
 import shutil
 import signal
+import time
 import warnings
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, Trainer
 
 from seedbed.catalog import load
@@ -94,3 +96,22 @@ def forward_both_ways(rank, case):
     compiled = torch.compile(module, backend="inductor" if shutil.which("g++") else "aot_eager")
     with torch.no_grad():
         return module(x), compiled(x)
+
+
+def add_up(rank, scale):
+    """Rank, number of ranks, and a sum over them."""
+    total = torch.tensor([float(rank + 1) * scale])
+    dist.all_reduce(total)
+    return rank, dist.get_world_size(), total
+
+
+def fail_on_one(rank):
+    """Fail on rank 1 while rank 0 waits for it."""
+    if rank == 1:
+        raise ValueError("the first rank is fine")
+    dist.barrier()
+
+
+def hang(rank):
+    """Do not come back."""
+    time.sleep(600)

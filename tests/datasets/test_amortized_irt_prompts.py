@@ -4,10 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from seedbed.datasets import (
     CharacterTokenizer,
     DifficultyPromptDataModule,
+    PromptBatch,
+    PromptFormat,
     letter_difficulty,
     make_letter_questions,
 )
@@ -46,6 +49,57 @@ def test_prompts_are_padded_in_front_and_questions_behind():
         for loader in (data.train_dataloader, data.val_dataloader, data.test_dataloader)
     ]
     assert sum(rows) == 24
+
+
+def test_padding_that_no_row_needs_is_cut():
+    wording = PromptFormat("{difficulty:.1f}:", {"characters": "0123456789.:-ab"})
+    batch = PromptBatch(
+        *wording.encode([1.0, -100.5, 2.0]), *wording.encode_answers(["a", "abab", ""]), torch.zeros(3)
+    )
+    short = PromptBatch(*(part[[0, 2]] for part in batch)).trimmed()
+    assert (short.prompt.shape, short.answer.shape) == ((2, 4), (2, 2))
+    assert (short.prompt_mask == 1).all()
+    assert wording.tokenizer.decode(short.prompt[1]) == "2.0:"
+    assert wording.tokenizer.decode(short.answer[1]) == "<end><end>"
+    prompts = PromptBatch(
+        batch.prompt, batch.prompt_mask, batch.answer[:, :0], batch.answer_mask[:, :0], batch.difficulty
+    )
+    assert prompts.trimmed().answer.shape == (3, 0)
+
+
+def test_chat_models_get_a_message():
+    """A tokenizer of ``transformers`` with its own wording of messages; its end ends questions."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["<s>", "</s>", "<user>", "<assistant>", "[UNK]", "ask", "0", ".", "5", "-", "1", "what"]
+    core = Tokenizer(models.WordLevel({word: code for code, word in enumerate(words)}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.Punctuation(),
+        ]
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<s>", eos_token="</s>",
+        additional_special_tokens=["<user>", "<assistant>"],
+    )  # fmt: skip
+    tokenizer.chat_template = (
+        "<s>{% for one in messages %}<user> {{ one['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %} <assistant>{% endif %}"
+    )
+    wording = PromptFormat("ask {difficulty:.1f}", tokenizer, chat_template=True)
+    tokens, mask = wording.encode([0.5, -1.5])
+    texts = [[words[code] for code in row[keep > 0]] for row, keep in zip(tokens, mask, strict=True)]
+    assert texts[0] == ["<s>", "<user>", "ask", "0", ".", "5", "<assistant>"]
+    assert texts[1] == ["<s>", "<user>", "ask", "-", "1", ".", "5", "<assistant>"]
+    assert [words[code] for code in wording.encode_answers(["what 1"])[0][0]] == ["what", "1", "</s>"]
+    assert wording.pad_token_id == words.index("</s>")
+    assert wording.agrees_with(PromptFormat("ask {difficulty:.1f}", tokenizer, chat_template=True))
+    assert not wording.agrees_with(PromptFormat("ask {difficulty:.1f}", tokenizer))
+    with pytest.raises(ValueError, match="chat_template=True needs"):
+        PromptFormat("ask {difficulty:.1f}", {"characters": "ask 0123456789."}, chat_template=True)
 
 
 def test_files(tmp_path):

@@ -1,6 +1,7 @@
 """QuestionGeneratorModule: its objectives, that it learns in every stage, and that nothing strange is run."""
 
 import copy
+import math
 import sys
 
 import numpy as np
@@ -22,6 +23,8 @@ from seedbed.datasets import (
     letter_difficulty,
     make_letter_questions,
 )
+from seedbed.datasets.difficulty_prompts import LETTER_CHARACTERS
+from seedbed.estimators import AmortizedIRT, Items, simulate_responses
 from seedbed.lightning_modules import QuestionGeneratorModule
 from seedbed.lightning_modules.amortized_irt.objectives import (
     dpo_losses,
@@ -44,12 +47,12 @@ def module(model=TINY, **settings):
     return QuestionGeneratorModule(copy.deepcopy(model), **given)
 
 
-def train(one, steps, batch_size=32, n_questions=2000, **settings):
+def train(one, steps, batch_size=32, n_questions=2000, **wording):
     questions = make_letter_questions(n_questions, random_state=0)
-    data = DifficultyPromptDataModule(questions.text, questions.difficulty, batch_size=batch_size)
+    data = DifficultyPromptDataModule(questions.text, questions.difficulty, batch_size=batch_size, **wording)
     trainer = Trainer(
         max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, **settings,
+        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
     )  # fmt: skip
     trainer.fit(one, datamodule=data)
     return trainer
@@ -101,7 +104,7 @@ def test_objectives_equal_plain_readings():
 def test_prompts_and_padding_carry_no_loss():
     """The supervised loss is that of the questions' tokens and ends, whatever pads them."""
     one = module(difficulty_fn=None).eval()
-    texts, wanted = ["abc", "hgfedcba", "d"], [0.5, -1.25, 0.0]
+    texts, wanted = ["abc", "hgfedcba", "d"], [0.5, -11.25, 0.0]
     prompt, prompt_mask = one.format.encode(wanted)
     answer, answer_mask = one.format.encode_answers(texts)
     with torch.no_grad():
@@ -119,11 +122,10 @@ def test_prompts_and_padding_carry_no_loss():
         batch = PromptBatch(prompt, prompt_mask, answer, answer_mask, torch.tensor(wanted))
         loss = one._sft_step(batch)
     assert float(loss) == pytest.approx(total / int(answer_mask.sum()), abs=1e-4)
-    wider = torch.nn.functional.pad(answer, (0, 3), value=one.policy.pad_token_id)
+    wider = torch.nn.functional.pad(answer, (0, 3), value=5)
+    wider_mask = torch.nn.functional.pad(answer_mask, (0, 3))
     with torch.no_grad():
-        again = one.policy.evaluate(prompt, prompt_mask, wider, torch.nn.functional.pad(answer_mask, (0, 3)))[
-            0
-        ]
+        again = one.policy.evaluate(prompt, prompt_mask, wider, wider_mask)[0]
     np.testing.assert_allclose(again[:, : found.shape[1]].numpy(), found.numpy(), atol=1e-5)
 
 
@@ -139,12 +141,9 @@ def test_supervised_fine_tuning_learns_the_questions():
     assert sum(set(text) <= set("abcdefgh") and text != "" for text in written) >= 18
 
 
-@pytest.mark.parametrize("stage", ["ppo", "dpo"])
-@pytest.mark.parametrize("advantage", ["rloo", "gae"])
+@pytest.mark.parametrize(("stage", "advantage"), [("ppo", "rloo"), ("ppo", "gae"), ("dpo", "rloo")])
 def test_own_samples_are_reinforced(stage, advantage):
     """A few steps towards difficulty 1.5 alone move what is written that way."""
-    if stage == "dpo" and advantage == "gae":
-        pytest.skip("DPO has no advantages")
     one = module(stage=stage, advantage=advantage, lr=2e-2, num_samples=8)
     data = DifficultyPromptDataModule(difficulties=[1.5] * 64, batch_size=16)
     before = letter_difficulty(one.generate([1.5] * 64, n_candidates=1).text).mean()
@@ -169,16 +168,23 @@ def test_best_of_many_is_nearer_than_one():
 
 @pytest.mark.slow
 def test_each_stage_brings_written_questions_nearer():
-    """Supervised 300 steps; then PPO lowers the distance by 40 %, DPO by 25 %, best of 8 below one sample."""
-    one = module(SMALL, lr=3e-3)
-    train(one, 300)
+    """Sixty batches: PPO lowers the distance by 40 %, DPO by 25 %; best of 8 is below one sample.
+
+    Measured with this seed: 62 % (leave-one-out), 47 % (value head), 41 % (DPO). Over seeds 0 to 3 they are
+    39 to 65 %, 23 to 57 % and 24 to 41 %, least where the supervised model is best.
+    """
+    wording = {"template": "{difficulty:+.1f}:", "tokenizer": CharacterTokenizer(LETTER_CHARACTERS)}
+    one = module(SMALL, lr=3e-3, **wording)
+    train(one, 200, batch_size=64, n_questions=8000, **wording)
     supervised = distance(one, n=256)
-    assert distance(one, 8, n=256) < 0.5 * supervised
-    ppo = one.next_stage("ppo", lr=1e-3)
-    train(ppo, 480)
-    assert distance(ppo, n=256) < 0.6 * supervised
-    dpo = one.next_stage("dpo", lr=1e-3)
-    train(dpo, 400)
+    assert distance(one, 8, n=256) < 0.4 * supervised
+    for advantage in ("rloo", "gae"):
+        ppo = one.next_stage("ppo", advantage=advantage, lr=2e-3)
+        train(ppo, 60 * ppo.ppo_epochs, **wording)
+        assert distance(ppo, n=256) < 0.6 * supervised
+        assert distance(ppo, 8, n=256) < distance(ppo, n=256)
+    dpo = one.next_stage("dpo", lr=2e-3)
+    train(dpo, 60, **wording)
     assert distance(dpo, n=256) < 0.75 * supervised
     assert distance(one, n=256) == pytest.approx(supervised), "the first module stays as it is"
 
@@ -192,7 +198,7 @@ def test_a_strong_leash_holds_the_policy():
 
 
 def test_the_first_ratio_is_exactly_one():
-    one = module(stage="ppo", ppo_epochs=1)
+    one = module(stage="ppo", ppo_epochs=3, mini_batch_size=48, lr=1e-2)
     seen = []
     original = one._ppo_loss
 
@@ -203,7 +209,9 @@ def test_the_first_ratio_is_exactly_one():
 
     one._ppo_loss = spy
     train(one, 1)
+    assert len(seen) == 3 * math.ceil(32 * 4 / 48)
     assert (seen[0] == 1).all()
+    assert not any((ratio == 1).all() for ratio in seen[1:])
 
 
 # --- adapters, stages, checkpoints
@@ -295,9 +303,15 @@ def test_missing_extras(package, settings, monkeypatch):
 
 
 def test_an_estimator_says_how_hard():
-    class Predictor:
-        def predict_difficulty(self, texts):
-            return np.array([len(text) for text in texts], dtype=float), np.ones(len(texts))
+    """Difficulties calibrated on answers and predicted from the text, standard deviations set aside."""
 
-    found = module(difficulty_fn=Predictor()).generate([3.0] * 5, n_candidates=32)
-    assert found.difficulty.tolist() == [float(len(text)) for text in found.text]
+    def encode(texts):
+        return np.array([[text.count(letter) for letter in "abcdefgh"] for text in texts], dtype=float)
+
+    asked = make_letter_questions(80, random_state=0)
+    takers = np.random.default_rng(0).standard_normal(200)
+    answers = simulate_responses(takers, Items.of(asked.difficulty), random_state=0)
+    model = AmortizedIRT(feature_encoder=encode).fit(answers, item_features=asked.text)
+    found = module(difficulty_fn=model).generate([1.0] * 10, n_candidates=32)
+    np.testing.assert_allclose(found.difficulty.numpy(), model.predict_difficulty(found.text)[0], atol=1e-5)
+    np.testing.assert_allclose(found.difficulty.numpy(), letter_difficulty(found.text), atol=0.2)
