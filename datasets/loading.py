@@ -6,11 +6,11 @@ Nothing here draws from torch's global generator, so loading data never changes 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from seedbed.batches import permutation
 from seedbed.checks import check_number
 
 Batch = tuple[Tensor, Tensor]
@@ -64,10 +64,7 @@ class EpochSampler(Sampler[int]):
         return self.size
 
     def __iter__(self) -> Iterator[int]:
-        # SeedSequence mixes the pair, so that neighbouring seeds and epochs do not share orders.
-        mixed = np.random.SeedSequence([self.seed, self.epoch]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
-        yield from torch.randperm(self.size, generator=generator).tolist()
+        yield from permutation(self.size, self.seed, self.epoch).tolist()
 
 
 class ArrayDataset(Dataset[Batch]):

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from numpy.typing import NDArray
 from torch import Tensor
 
+from seedbed.batches import SharedBatches, permutation
 from seedbed.checks import check_choice, check_number
 from seedbed.datasets.loading import ArrayDataset, ArrayLoader
 from seedbed.datasets.positive_unlabeled import make_pu_covariate_shift, make_pu_digits
@@ -65,7 +66,7 @@ class WeightedPUBatch(NamedTuple):
     target_weight: Tensor
 
 
-class PUBatches:
+class PUBatches(SharedBatches[PUBatch | WeightedPUBatch]):
     """Loader of batches that hold their share of every sample.
 
     An epoch has ``ceil(n / batch_size)`` steps for n rows in all. With a seed, every step takes equally many
@@ -107,9 +108,7 @@ class PUBatches:
         batch_size: int,
         seed: int | None = None,
     ) -> None:
-        check_number("batch_size", batch_size, low=1, integer=True)
-        if seed is not None:
-            check_number("seed", seed, low=0, integer=True)
+        super().__init__(batch_size=batch_size, seed=seed)
         self.parts = (positive, unlabeled, target)
         for name, part in zip(PARTS[:2], self.parts):
             if not len(part):
@@ -120,47 +119,9 @@ class PUBatches:
                 f"{[len(weight) for weight in weights]}"
             )
         self.weights = weights
-        self.batch_size = int(batch_size)
-        self.seed = seed
-        self.epoch = 0
-        self._taken = 0
-        self._resume: tuple[int, int] | None = None
-
-    @property
-    def sampler(self) -> "PUBatches":
-        """Where Lightning looks for ``set_epoch``; missing where nothing is shuffled."""
-        if self.seed is None:
-            raise AttributeError("batches in order have no sampler")
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration follows.
-
-        Parameters
-        ----------
-        epoch : int
-            Epoch, from 0.
-        """
-        self.epoch = int(epoch)
 
     def __len__(self) -> int:
         return math.ceil(sum(len(part) for part in self.parts) / self.batch_size)
-
-    def __iter__(self) -> Iterator[PUBatch | WeightedPUBatch]:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        else:
-            rank, world = 0, 1
-        self._taken = 0
-        skip = 0
-        if self._resume is not None:
-            epoch, taken = self._resume
-            self._resume = None
-            skip = taken if epoch == self.epoch and taken < len(self) else 0
-        for step, batch in enumerate(self.share(rank, world)):
-            self._taken = step + 1
-            if step >= skip:
-                yield batch
 
     def share(self, rank: int, world: int) -> Iterator[PUBatch | WeightedPUBatch]:
         """Yield one process's share of every step.
@@ -190,31 +151,9 @@ class PUBatches:
         steps = len(self)
         if self.seed is None or n == 0:
             return list(torch.arange(n).tensor_split(steps))
-        mixed = np.random.SeedSequence([self.seed, self.epoch, index]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))
-        order = torch.randperm(n, generator=generator)
+        order = permutation(n, self.seed, self.epoch, index)
         size = math.ceil(n / steps)
         return list(order[torch.arange(steps * size) % n].split(size))  # type: ignore[no-untyped-call]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how far the present iteration has come.
-
-        Returns
-        -------
-        dict
-            ``epoch`` and ``taken``, the number of batches handed out.
-        """
-        return {"epoch": self.epoch, "taken": self._taken}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration over the saved epoch go on where that one stood.
-
-        Parameters
-        ----------
-        state_dict : dict
-            What :meth:`state_dict` returned.
-        """
-        self._resume = (int(state_dict["epoch"]), int(state_dict["taken"]))
 
 
 def _of_rank(rows: Tensor, rank: int, world: int) -> Tensor:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from seedbed.batches import SharedBatches, permutation, this_process
 from seedbed.checks import check_choice, check_number
 from seedbed.datasets.classifier_responses import load_classifier_responses
 from seedbed.datasets.item_responses import (
@@ -49,7 +50,7 @@ class ResponseBatch(NamedTuple):
     y: Tensor
 
 
-class ResponseBatches:
+class ResponseBatches(SharedBatches[ResponseBatch]):
     """Loader of batches of answers.
 
     With a seed, the order of an epoch depends on ``(seed, epoch)`` alone; without, takers come in order.
@@ -86,10 +87,8 @@ class ResponseBatches:
     def __init__(
         self, cells: Tensor, y: Tensor, *, batch_size: int, unit: str = "takers", seed: int | None = None
     ) -> None:
-        check_number("batch_size", batch_size, low=1, integer=True)
+        super().__init__(batch_size=batch_size, seed=seed)
         check_choice("unit", unit, ("takers", "cells"))
-        if seed is not None:
-            check_number("seed", seed, low=0, integer=True)
         if cells.ndim != 2 or cells.shape[1] != 2 or len(cells) != len(y) or not len(y):
             raise ValueError(
                 f"cells must have shape (n, 2) and y shape (n,), n >= 1, got {tuple(cells.shape)} and "
@@ -105,47 +104,9 @@ class ResponseBatches:
             counts = torch.ones(len(taker), dtype=torch.int64)
         self.counts = counts
         self.starts = counts.cumsum(0) - counts
-        self.batch_size = int(batch_size)
-        self.seed = seed
-        self.epoch = 0
-        self._taken = 0
-        self._resume: tuple[int, int] | None = None
-
-    @property
-    def sampler(self) -> "ResponseBatches":
-        """Where Lightning looks for ``set_epoch``; missing where nothing is shuffled."""
-        if self.seed is None:
-            raise AttributeError("batches in order have no sampler")
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration follows.
-
-        Parameters
-        ----------
-        epoch : int
-            Epoch, from 0.
-        """
-        self.epoch = int(epoch)
 
     def __len__(self) -> int:
         return math.ceil(len(self.counts) / self.batch_size)
-
-    def __iter__(self) -> Iterator[ResponseBatch]:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        else:
-            rank, world = 0, 1
-        self._taken = 0
-        skip = 0
-        if self._resume is not None:
-            epoch, taken = self._resume
-            self._resume = None
-            skip = taken if epoch == self.epoch and taken < len(self) else 0
-        for step, batch in enumerate(self.share(rank, world)):
-            self._taken = step + 1
-            if step >= skip:
-                yield batch
 
     def share(self, rank: int, world: int) -> Iterator[ResponseBatch]:
         """Yield one process's share of every step.
@@ -161,10 +122,7 @@ class ResponseBatches:
             Empty where a step has fewer units than there are processes.
         """
         n = len(self.counts)
-        order = torch.arange(n)
-        if self.seed is not None:
-            mixed = np.random.SeedSequence([self.seed, self.epoch]).generate_state(1, np.uint64)[0]
-            order = torch.randperm(n, generator=torch.Generator().manual_seed(int(mixed >> np.uint64(1))))
+        order = torch.arange(n) if self.seed is None else permutation(n, self.seed, self.epoch)
         for step in order.tensor_split(len(self)):
             units = step.tensor_split(world)[rank]
             # Cells of the units, one after another.
@@ -174,26 +132,6 @@ class ResponseBatches:
             )
             rows = torch.repeat_interleave(self.starts[units], counts) + offset
             yield ResponseBatch(self.cells[rows], self.y[rows])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how far the present iteration has come.
-
-        Returns
-        -------
-        dict
-            ``epoch`` and ``taken``, the number of batches handed out.
-        """
-        return {"epoch": self.epoch, "taken": self._taken}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration over the saved epoch go on where that one stood.
-
-        Parameters
-        ----------
-        state_dict : dict
-            What :meth:`state_dict` returned.
-        """
-        self._resume = (int(state_dict["epoch"]), int(state_dict["taken"]))
 
 
 class PairBatches:
@@ -222,9 +160,7 @@ class PairBatches:
         return math.ceil(self.n_takers * self.n_items / self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor]]:
-        rank, world = 0, 1
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        rank, world = this_process()
         total = self.n_takers * self.n_items
         for start in range(0, total, self.size):
             pairs = torch.arange(start, min(start + self.size, total)).tensor_split(world)[rank]

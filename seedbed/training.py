@@ -37,28 +37,12 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from seedbed.batches import derive_seed, permutation, this_process
+
 Score = Callable[[np.ndarray], float]
 """Turns predictions on the validation rows, shape (n, k), into a number; higher is better."""
 
 LOGGERS = ("lightning.pytorch", "lightning.fabric")
-
-
-def derive_seed(seed: int, *path: int) -> int:
-    """A seed of its own for each path.
-
-    Parameters
-    ----------
-    seed : int
-        Non-negative.
-    *path : int
-        Such as the epoch.
-
-    Returns
-    -------
-    int
-        In [0, 2**63).
-    """
-    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _uses_cuda(accelerator: str) -> bool:
@@ -187,9 +171,7 @@ class TensorBatches:
         return math.ceil(self.rows / self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return self.share(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        return self.share(0, 1)
+        return self.share(*this_process())
 
     def share(self, rank: int, world: int) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield one process's share of every batch.
@@ -204,10 +186,7 @@ class TensorBatches:
         tuple of Tensor
             One part of each tensor, all of the same length.
         """
-        order = None
-        if self.seed is not None:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
-            order = torch.randperm(self.rows, generator=generator)
+        order = None if self.seed is None else permutation(self.rows, self.seed, self.epoch)
         for start in range(0, self.rows, self.batch_size):
             stop = min(start + self.batch_size, self.rows)
             if order is None and world == 1:

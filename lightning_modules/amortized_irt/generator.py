@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanAbsoluteError, MeanMetric
 
+from seedbed.batches import derive_seed
 from seedbed.datasets.difficulty_prompts import PromptBatch, PromptFormat, default_wording
 from seedbed.datasets.tokenizing import CharacterTokenizer
 from seedbed.lightning_modules.amortized_irt.difficulty import difficulty_function
@@ -17,7 +18,7 @@ from seedbed.lightning_modules.amortized_irt.policy import Policy
 from seedbed.lightning_modules.amortized_irt.settings import SAMPLES, check_settings, is_plain
 from seedbed.lightning_modules.amortized_irt.stages import Stages
 from seedbed.lightning_modules.amortized_irt.writer import EVALUATE, TRAIN
-from seedbed.training import derive_seed, isolated_rng
+from seedbed.training import isolated_rng
 
 OptimizerCallable = Callable[[Iterable[Any]], torch.optim.Optimizer]
 SchedulerCallable = Callable[[torch.optim.Optimizer], Any]

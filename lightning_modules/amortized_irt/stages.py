@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seedbed.batches import derive_seed
 from seedbed.datasets.difficulty_prompts import PromptBatch
 from seedbed.lightning_modules.amortized_irt.objectives import (
     dpo_losses,
@@ -13,7 +14,6 @@ from seedbed.lightning_modules.amortized_irt.objectives import (
     rloo_advantages,
 )
 from seedbed.lightning_modules.amortized_irt.writer import TRAIN, Samples, Writer
-from seedbed.training import derive_seed
 
 
 class Stages(Writer):

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from seedbed.batches import derive_seed
 from seedbed.checks import check_number
 from seedbed.datasets.difficulty_prompts import PromptBatch, PromptFormat
 from seedbed.lightning_modules.amortized_irt.difficulty import (
@@ -18,7 +19,6 @@ from seedbed.lightning_modules.amortized_irt.difficulty import (
 )
 from seedbed.lightning_modules.amortized_irt.policy import Policy
 from seedbed.lightning_modules.amortized_irt.sampling import positions, uniforms
-from seedbed.training import derive_seed
 
 # What random numbers are for: the first entry of the path that their seed is derived from.
 TRAIN, EVALUATE, PREDICT, GENERATE = range(4)
