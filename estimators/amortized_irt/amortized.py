@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from seedbed.estimators.amortized_irt.ability import Method
 from seedbed.estimators.amortized_irt.ability_step import (
@@ -37,12 +37,13 @@ from seedbed.estimators.amortized_irt.item_features import (
 )
 from seedbed.estimators.amortized_irt.items import Items
 from seedbed.estimators.amortized_irt.predictors import LinearPredictor, NetworkPredictor, Predictor
-from seedbed.estimators.amortized_irt.responses import Responses, read_responses
+from seedbed.estimators.amortized_irt.reading import ReadsAnswers
+from seedbed.estimators.amortized_irt.responses import Responses
 
 Floats = NDArray[Any]
 
 
-class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class AmortizedIRT(ReadsAnswers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Abilities of test takers, and difficulties of items as a function of the items' features.
 
     ``P(y_ni = 1) = sigma(theta_n - b_i)`` with ``b_i = f(x_i) + eps_i``: the difficulty of a question follows
@@ -249,14 +250,6 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.allow_disconnected = allow_disconnected
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.target_tags.required = False
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
     def set_item_features(self, item_features: Any, *, missing: Any = None) -> Self:
         """Set the features that ``fit`` uses where none are passed to it.
 
@@ -285,14 +278,15 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         *,
         item_features: Any = None,
         ability_features: Any = None,
+        mask: Any = None,
     ) -> Self:
         """Fit difficulties and the distribution of ability to answers.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_takers, n_items)
-            1 for right, 0 for wrong, ``missing_values`` for items that were not administered. A sparse matrix
-            has nothing missing.
+            1 for right, 0 for wrong, ``missing_values`` for items that were not administered. In a sparse
+            matrix nothing is missing by itself.
         y : None
             Ignored.
         item_features : ItemFeatures, array-like of shape (n_items, n_item_features) or list of str, optional
@@ -301,6 +295,8 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ability_features : array-like of shape (n_takers,) or (n_takers, n_ability_features), optional
             What abilities are a function of, such as the log of the compute a model was trained with. Takers
             with a NaN have abilities of their own.
+        mask : {array-like, sparse matrix} of shape (n_takers, n_items), optional
+            True where an item was administered, for a sparse X.
 
         Returns
         -------
@@ -321,7 +317,7 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ):
             if network == "mlp" and not len(getattr(self, widths)):
                 raise ValueError(f"{widths} must have at least one width for a network 'mlp', got ()")
-        responses = self._read(X, reset=True)
+        responses = self._read(X, mask, reset=True)
         features = self.item_features if item_features is None else item_features
         design = self._read_design(features, responses.n_items)
         check_answers(responses, design, self.allow_disconnected)
@@ -352,23 +348,6 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             scale=scale,
             spread=scale,
         )
-
-    def _read(self, X: Any, *, reset: bool = False) -> Responses:
-        """Check a matrix of answers."""
-        marker = self.missing_values
-        X = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            accept_sparse="csr",
-            ensure_all_finite="allow-nan" if np.isnan(marker) else True,
-            ensure_min_samples=2 if reset else 1,
-            ensure_min_features=2 if reset else 1,
-        )
-        if reset:
-            self._dtype = X.dtype
-        return read_responses(X, missing_values=marker)
 
     def _read_design(self, features: Any, n_items: int) -> Design:
         """Encode the features of the items in ``fit``; without features there are no columns."""
@@ -572,7 +551,7 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 longer.feature_names_in_ = np.concatenate([self.feature_names_in_, names])
         return longer
 
-    def transform(self, X: Any, *, ability_features: Any = None) -> Floats:
+    def transform(self, X: Any, *, ability_features: Any = None, mask: Any = None) -> Floats:
         """Estimate abilities of old or new takers, the items as they are.
 
         Parameters
@@ -581,6 +560,8 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             Answers, as in ``fit``.
         ability_features : array-like of shape (n_takers,) or (n_takers, n_ability_features), optional
             Features of the takers, for a model that was fitted with some. A taker without could be any.
+        mask : optional
+            As in ``fit``.
 
         Returns
         -------
@@ -593,10 +574,10 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             If a cell is neither 0, 1 nor missing, or there is another number of items.
         """
         check_is_fitted(self)
-        return self._abilities(X, ability_features)[:, None].astype(self._dtype)
+        return self._abilities(X, mask, ability_features)[:, None].astype(self._dtype)
 
-    def _abilities(self, X: Any, ability_features: Any) -> Floats:
-        responses = self._read(X)
+    def _abilities(self, X: Any, mask: Any, ability_features: Any) -> Floats:
+        responses = self._read(X, mask)
         prior = self._population.prior(ability_features, responses.n_takers)
         return estimate_abilities(responses, self.items_, self.ability, *prior)[0]
 
@@ -628,7 +609,9 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _n_features_out(self) -> int:
         return 1
 
-    def predict_proba(self, X: Any, *, item_features: Any = None, ability_features: Any = None) -> Floats:
+    def predict_proba(
+        self, X: Any, *, item_features: Any = None, ability_features: Any = None, mask: Any = None
+    ) -> Floats:
         """Predict how likely each taker is to get each item right.
 
         Parameters
@@ -639,6 +622,8 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             Features of new items to predict answers to; None for the items in ``fit``.
         ability_features : array-like of shape (n_takers,) or (n_takers, n_ability_features), optional
             Features of the takers, for a model that was fitted with some. A taker without could be any.
+        mask : optional
+            As in ``fit``.
 
         Returns
         -------
@@ -653,10 +638,12 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         items = self.items_ if item_features is None else self._new_items(item_features)
-        theta = self._abilities(X, ability_features)
+        theta = self._abilities(X, mask, ability_features)
         return items.softened().probability(theta).astype(self._dtype)
 
-    def predict(self, X: Any, *, item_features: Any = None) -> NDArray[np.int64]:
+    def predict(
+        self, X: Any, *, item_features: Any = None, ability_features: Any = None, mask: Any = None
+    ) -> NDArray[np.int64]:
         """Predict which answers are right.
 
         Parameters
@@ -665,15 +652,20 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             Answers of the takers to the items in ``fit``.
         item_features : ItemFeatures, array-like (n_new_items, n_item_features) or list of str, optional
             Features of new items.
+        ability_features, mask : optional
+            As in :meth:`predict_proba`.
 
         Returns
         -------
         ndarray of int64, shape (n_takers, n_items) or (n_takers, n_new_items)
             1 where a right answer is more likely than a wrong one.
         """
-        return (self.predict_proba(X, item_features=item_features) > 0.5).astype(np.int64)
+        chance = self.predict_proba(
+            X, item_features=item_features, ability_features=ability_features, mask=mask
+        )
+        return (chance > 0.5).astype(np.int64)
 
-    def score(self, X: Any, y: Any = None, *, ability_features: Any = None) -> float:  # noqa: ARG002
+    def score(self, X: Any, y: Any = None, *, ability_features: Any = None, mask: Any = None) -> float:  # noqa: ARG002
         """Marginal log-likelihood of takers for each of their answers.
 
         Parameters
@@ -684,6 +676,8 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             Ignored.
         ability_features : array-like of shape (n_takers,) or (n_takers, n_ability_features), optional
             Features of the takers, for a model that was fitted with some. A taker without could be any.
+        mask : optional
+            As in ``fit``.
 
         Returns
         -------
@@ -691,7 +685,7 @@ class AmortizedIRT(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             Higher is better; log(1/2) for guesses.
         """
         check_is_fitted(self)
-        responses = self._read(X)
+        responses = self._read(X, mask)
         mean, scale = self._population.prior(ability_features, responses.n_takers)
         latent = Latent(mean, scale, np.arange(responses.n_takers))
         found = expect(responses, self.items_.softened(), latent, n_quadrature=self.n_quadrature)

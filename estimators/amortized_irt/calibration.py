@@ -202,6 +202,7 @@ def _marginal(responses: Responses, plan: Plan, latent: Latent) -> Calibrated:
             slopes=plan.n_parameters > 1,
             free_scale=plan.latent_scale is None,
             report=report,
+            e_step=_e_step(plan.device),
         )
     if not fitted.converged:
         warnings.warn(
@@ -220,6 +221,16 @@ def _marginal(responses: Responses, plan: Plan, latent: Latent) -> Calibrated:
         fitted.converged,
         abilities=(found.mean, found.std) if plan.ability == "eap" else None,
     )
+
+
+def _e_step(device: str) -> Any:
+    """NumPy's E-step, or on a GPU that is asked for by name PyTorch's."""
+    if not device.startswith("cuda"):
+        return expect
+    from seedbed.estimators.amortized_irt.device_expectation import DeviceExpectation
+    from seedbed.estimators.amortized_irt.first_order import resolve_device
+
+    return DeviceExpectation(resolve_device(device))
 
 
 def _with_errors(responses: Responses, items: Items, expectation: Expectation, step: FreeStep) -> Items:

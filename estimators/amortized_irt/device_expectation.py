@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from seedbed.estimators.amortized_irt.expectation import (
+    CUT,
     FIXED_RANGE,
     Expectation,
     Latent,
@@ -76,13 +77,11 @@ class DeviceExpectation:
         Expectation
             Posteriors, and sums over takers.
         """
+        settings = {"n_parameters": n_parameters, "quadrature": quadrature, "n_quadrature": n_quadrature}
         if responses.is_sparse or quadrature == "fixed":
-            return expect(
-                responses, items, latent, n_parameters=n_parameters, quadrature=quadrature,
-                n_quadrature=n_quadrature, start=start,
-            )  # fmt: skip
+            return expect(responses, items, latent, **settings, start=start)  # type: ignore[arg-type]
         right, seen = self._tables(responses)
-        grid = self._tensor(self._grid(responses, items, latent, start))
+        grid = self._tensor(self._grid(responses, items, latent, start, n_quadrature))
         parameters = tuple(
             self._tensor(part)
             for part in (items.discrimination, items.intercept, items.guessing, items.upper)
@@ -93,6 +92,8 @@ class DeviceExpectation:
         density += -0.5 * z * z - torch.log(scale * np.sqrt(2 * np.pi))
         total = torch.logsumexp(density, dim=1, keepdim=True)
         mass = torch.exp(density - total)
+        if mass[:, [0, -1]].max() > CUT:  # a posterior runs off the grid: that is for a longer one
+            return expect(responses, items, latent, **settings, start=start)  # type: ignore[arg-type]
         mean = mass @ grid
         std = (mass @ grid**2 - mean**2).clamp_min(0).sqrt()
         log_likelihood = total[:, 0] + torch.log(grid[1] - grid[0])
@@ -100,10 +101,17 @@ class DeviceExpectation:
         gradient, curvature = self._sums(right, seen, parameters, grid, weighted, n_parameters)
         return Expectation(*(_array(part) for part in (log_likelihood, mean, std, gradient, curvature)))
 
-    def _grid(self, responses: Responses, items: Items, latent: Latent, start: Expectation | None) -> Floats:
+    def _grid(
+        self,
+        responses: Responses,
+        items: Items,
+        latent: Latent,
+        start: Expectation | None,
+        n_quadrature: int,
+    ) -> Floats:
         """The grid that ``expect`` takes."""
         if start is not None:
-            return _shared_grid(responses, items, latent, start)
+            return _shared_grid(responses, items, latent, start, n_quadrature=n_quadrature)
         # Where posteriors are is told by a coarse grid, here, since it costs as much as an E-step.
         reach = FIXED_RANGE * latent.widest
         coarse = np.linspace(latent.mean.min() - reach, latent.mean.max() + reach, 49)
@@ -120,7 +128,7 @@ class DeviceExpectation:
         ends = np.array([modes.min() - gap, modes.max() + gap])
         wide = np.full(2, latent.widest)
         near = Expectation(np.zeros(2), ends, wide, np.empty((0, 0)), np.empty((0, 0, 0)))
-        return _shared_grid(responses, items, latent, near)
+        return _shared_grid(responses, items, latent, near, n_quadrature=n_quadrature)
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values, dtype=np.float64), device=self.device)

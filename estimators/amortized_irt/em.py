@@ -230,6 +230,7 @@ def run_em(
     free_scale: bool = True,
     latent_step: LatentStep | None = None,
     report: Callable[[int, float], None] | None = None,
+    e_step: Callable[..., Expectation] = expect,
 ) -> Fitted:
     """Maximise the marginal likelihood.
 
@@ -264,6 +265,8 @@ def run_em(
         M-step of the abilities' distribution; by default of normal groups.
     report : callable, optional
         Told the iteration and the value.
+    e_step : callable
+        :func:`expect`, or what takes its place.
 
     Returns
     -------
@@ -274,7 +277,7 @@ def run_em(
     stateless = isinstance(step, FreeStep) and latent_step is None
 
     def at(items: Items, latent: Latent, start: Expectation | None) -> _State:
-        found = expect(
+        found = e_step(
             responses,
             items,
             latent,

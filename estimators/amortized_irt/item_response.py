@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.metrics import roc_auc_score
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from seedbed.checks import check_number
 from seedbed.estimators.amortized_irt.ability import Method, estimate_ability
@@ -16,12 +16,8 @@ from seedbed.estimators.amortized_irt.calibration import Calibrated, Plan, calib
 from seedbed.estimators.amortized_irt.em import Latent, expect
 from seedbed.estimators.amortized_irt.items import Floats, Items
 from seedbed.estimators.amortized_irt.local import fit_locally
-from seedbed.estimators.amortized_irt.responses import (
-    Responses,
-    check_linked,
-    code_groups,
-    read_responses,
-)
+from seedbed.estimators.amortized_irt.reading import ReadsAnswers
+from seedbed.estimators.amortized_irt.responses import Responses, check_linked, code_groups
 
 Calibration = Literal["mml", "moment", "jml", "cml", "mle", "bayes"]
 
@@ -44,7 +40,7 @@ def check_beta(name: str, prior: Any) -> None:
             check_number(f"{name}[{k}]", prior[k], low=1, closed="neither")
 
 
-class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class ItemResponseModel(ReadsAnswers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What the item response models have in common."""
 
     _n_parameters: ClassVar[int] = 1
@@ -79,21 +75,12 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     extreme_items: str
     max_iter: int
     tol: float
-    missing_values: float
     allow_empty_takers: bool
     allow_disconnected: bool
     device: str
     n_jobs: int | None
     random_state: Any
     verbose: int
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.target_tags.required = False
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
     # -- fit -----------------------------------------------------------------------------------------------
 
@@ -172,6 +159,8 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 f"{self.method!r}"
             )
         check_normal("item_prior", self.item_prior)
+        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
+            raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {self.device!r}")
         if item_groups is not None and self.latent_groups is not None:
             raise ValueError("latent_groups must be None where item_groups are calibrated apart")
 
@@ -195,23 +184,6 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             raise ValueError("fewer than 2 items are left without those whose answers are all alike")
         if not self.allow_disconnected:
             check_linked(responses)
-
-    def _read(self, X: Any, mask: Any, *, reset: bool = False) -> Responses:
-        """Check a matrix of answers."""
-        marker = self.missing_values
-        X = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            accept_sparse="csr",
-            ensure_all_finite="allow-nan" if np.isnan(marker) else True,
-            ensure_min_samples=2 if reset else 1,
-            ensure_min_features=2 if reset else 1,
-        )
-        if reset:
-            self._dtype = X.dtype
-        return read_responses(X, mask=mask, missing_values=marker)
 
     def _plan(self, responses: Responses) -> Plan:  # noqa: ARG002
         """What is to be estimated, and how."""
@@ -246,13 +218,15 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.n_iter_, self.converged_ = int(found.n_iter), bool(found.converged)
         if found.posterior is not None:
             self.posterior_ = found.posterior
-        ability, std = found.abilities or self._estimate(responses, found.latent.prior_mean)
+        self._group_weight = np.bincount(found.latent.group, responses.weight, len(found.latent.mean))
+        prior = found.latent.prior_mean, self.latent_scale_
+        ability, std = found.abilities or self._estimate(responses, *prior)
         self.ability_, self.ability_std_ = ability.astype(self._dtype), std.astype(self._dtype)
         known = np.isfinite(ability) & (responses.seen_by_taker > 0)
         noise = float(np.mean(std[known] ** 2)) if known.any() else np.nan
         self.reliability_ = 1 - noise / (float(np.var(ability[known])) + noise) if known.any() else 0.0
 
-    def _estimate(self, responses: Responses, prior_mean: Any) -> tuple[Floats, Floats]:
+    def _estimate(self, responses: Responses, mean: Any, scale: float) -> tuple[Floats, Floats]:
         """Abilities and their standard deviations, the items as they are."""
         items, kept = self._curves(), responses
         if self.extreme_items == "drop" and self.extreme_items_.any():
@@ -261,8 +235,8 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             kept,
             items,
             method=self.ability,
-            latent_mean=prior_mean,
-            latent_scale=self.latent_scale_,
+            latent_mean=mean,
+            latent_scale=scale,
             difficulty_uncertainty=False,
         )
         return found.ability, found.std
@@ -285,10 +259,13 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _n_features_out(self) -> int:
         return int(self.ability_.shape[1]) if self.ability_.ndim == 2 else 1
 
-    def _prior_mean(self, taker_groups: Any, n_takers: int) -> Any:
-        """Prior means of new takers: those of their groups or, of unknown groups, the mean of all."""
+    def _prior(self, taker_groups: Any, n_takers: int) -> tuple[Any, float]:
+        """Prior means and standard deviation of new takers: of their groups or, if unknown, of all."""
         if taker_groups is None or not hasattr(self, "groups_"):
-            return float(self._overall_mean)
+            share = self._group_weight / self._group_weight.sum()
+            mean = float(share @ self.latent_mean_)
+            between = float(share @ (self.latent_mean_ - mean) ** 2)
+            return mean, float(np.sqrt(self.latent_scale_**2 + between))
         wanted = np.asarray(taker_groups)
         if wanted.shape != (n_takers,):
             raise ValueError(f"taker_groups must have shape ({n_takers},), got {wanted.shape}")
@@ -296,11 +273,7 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         strange = [label for label in wanted.tolist() if label not in place]
         if strange:
             raise ValueError(f"taker_groups has {strange[0]!r}, which was not in fit: {list(place)}")
-        return self.latent_mean_[[place[label] for label in wanted.tolist()]]
-
-    @property
-    def _overall_mean(self) -> float:
-        return float(np.mean(self.latent_mean_))
+        return self.latent_mean_[[place[label] for label in wanted.tolist()]], self.latent_scale_
 
     def transform(self, X: Any, *, mask: Any = None, taker_groups: Any = None) -> Floats:
         """Estimate abilities of old or new takers, the items as they are.
@@ -312,7 +285,8 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         mask : {array-like, sparse matrix} of shape (n_takers, n_items), optional
             As in ``fit``.
         taker_groups : array-like of shape (n_takers,), optional
-            Groups of the takers, for a model that was fitted with some.
+            Groups of the takers, for a model that was fitted with some. Without, takers may be of any group:
+            their prior is that of all groups together.
 
         Returns
         -------
@@ -334,8 +308,8 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 for model, columns in zip(self.models_, self._columns, strict=True)
             ]
             return np.concatenate(parts, axis=1)
-        prior = self._prior_mean(taker_groups, responses.n_takers)
-        return self._estimate(responses, prior)[0][:, None]
+        prior = self._prior(taker_groups, responses.n_takers)
+        return self._estimate(responses, *prior)[0][:, None]
 
     def predict_proba(self, X: Any, *, mask: Any = None, taker_groups: Any = None) -> Floats:
         """Predict how likely each taker is to get each item right.
@@ -414,8 +388,8 @@ class ItemResponseModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 for model, columns in zip(self.models_, self._columns, strict=True)
             )
         n = responses.n_takers
-        mean = np.broadcast_to(self._prior_mean(taker_groups, n), n)
-        latent = Latent(np.array(mean), self.latent_scale_, np.arange(n))
+        mean, scale = self._prior(taker_groups, n)
+        latent = Latent(np.broadcast_to(mean, n).copy(), scale, np.arange(n))
         kept, items = responses, self._curves()
         if self.extreme_items == "drop" and self.extreme_items_.any():
             kept, items = kept.items(~self.extreme_items_), items.take(~self.extreme_items_)

@@ -62,7 +62,8 @@ class RaschModel(ItemResponseModel):
     allow_disconnected : bool, default=False
         Whether takers and items may fall into parts that no answer links, whose scales cannot be compared.
     device : str, default="auto"
-        For "mle": "cpu", "cuda" or "auto".
+        With "cuda", "mml" integrates dense answers on a GPU and "mle" trains there. "auto" takes a GPU for
+        "mle" if there is one, "cpu" never does.
     n_jobs : int or None, default=None
         Data sets that are calibrated at a time where ``item_groups`` are given, see joblib.
     random_state : int, RandomState instance or None, default=None
@@ -211,7 +212,8 @@ class TwoPLModel(ItemResponseModel):
     allow_disconnected : bool, default=False
         Whether takers and items may fall into parts that no answer links, whose scales cannot be compared.
     device : str, default="auto"
-        For "mle": "cpu", "cuda" or "auto".
+        With "cuda", "mml" integrates dense answers on a GPU and "mle" trains there. "auto" takes a GPU for
+        "mle" if there is one, "cpu" never does.
     n_jobs : int or None, default=None
         Data sets that are calibrated at a time where ``item_groups`` are given, see joblib.
     random_state : int, RandomState instance or None, default=None
@@ -368,7 +370,8 @@ class ThreePLModel(ItemResponseModel):
     allow_disconnected : bool, default=False
         Whether takers and items may fall into parts that no answer links, whose scales cannot be compared.
     device : str, default="auto"
-        For "mle": "cpu", "cuda" or "auto".
+        With "cuda", "mml" integrates dense answers on a GPU and "mle" trains there. "auto" takes a GPU for
+        "mle" if there is one, "cpu" never does.
     n_jobs : int or None, default=None
         Data sets that are calibrated at a time where ``item_groups`` are given, see joblib.
     random_state : int, RandomState instance or None, default=None

@@ -628,3 +628,19 @@ def test_parts_that_nothing_links(small):
     # Features link what answers do not.
     assert AmortizedIRT().fit(apart, item_features=X).converged_
     assert AmortizedIRT(allow_disconnected=True).fit(apart).converged_
+
+
+def test_sparse_answers_with_a_mask(small):
+    """What a mask leaves out is missing, in every method."""
+    Y, X, *_ = small
+    seen = (np.random.default_rng(0).random(Y.shape) < 0.7) & ~np.isnan(Y)
+    holes = np.where(seen, Y, np.nan)
+    cells, mask = sparse.csr_array(np.where(seen, Y, 0.0)), sparse.csr_array(seen)
+    dense = AmortizedIRT().fit(holes, item_features=X)
+    thin = AmortizedIRT().fit(cells, item_features=X, mask=mask)
+    np.testing.assert_allclose(thin.difficulty_, dense.difficulty_, atol=1e-5)
+    np.testing.assert_allclose(thin.transform(cells, mask=mask), dense.transform(holes), atol=1e-5)
+    np.testing.assert_allclose(thin.predict_proba(cells, mask=mask), dense.predict_proba(holes), atol=1e-5)
+    assert thin.score(cells, mask=mask) == pytest.approx(dense.score(holes), abs=1e-6)
+    assert (thin.predict(cells, mask=mask) == dense.predict(holes)).all()
+    assert not np.allclose(thin.transform(cells), thin.transform(cells, mask=mask))

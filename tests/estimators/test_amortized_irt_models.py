@@ -339,6 +339,15 @@ def test_groups_that_share_few_items_keep_their_distance():
     new[:, 0] = 1
     theta = two.transform(new, taker_groups=["first", "second"])[:, 0]
     assert theta[1] - theta[0] > 0.4
+    # A taker of no known group could be of any: the prior is as wide as both together.
+    silent, spread = np.full((1, 205), np.nan), np.hypot(two.latent_scale_, two.latent_mean_[1] / 2)
+    assert two.transform(silent)[0, 0] == pytest.approx(two.latent_mean_.mean(), abs=1e-6)
+    passed = silent.copy()
+    passed[0, 0] = 1
+    expected = estimate_ability(
+        passed, Items.of(two.difficulty_), latent_mean=two.latent_mean_.mean(), latent_scale=spread
+    )
+    assert two.transform(passed)[0, 0] == pytest.approx(expected.ability[0], abs=1e-6)
     with pytest.raises(ValueError, match="taker_groups has 'third'"):
         two.transform(new, taker_groups=["first", "third"])
 
@@ -525,6 +534,8 @@ def test_bad_parameters():
             RaschModel(**{name: value}).fit(X)
     with pytest.raises(ValueError, match="method must be one of"):
         TwoPLModel(method="cml").fit(X)
+    with pytest.raises(ValueError, match="device must be"):
+        RaschModel(device="tpu").fit(X)
     for prior in ((0,), (0, -1), (0, 1, 2)):
         with pytest.raises(ValueError, match="item_prior"):
             RaschModel(item_prior=prior).fit(X)

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from references.amortized_irt_torch import best_joint_rasch, best_marginal, marginal, procrustes
 from seedbed.datasets import load_lsat6, load_lsat7, make_irt_responses
 from seedbed.estimators import Items, MultidimensionalIRT, RaschModel, ThreePLModel, TwoPLModel
+from seedbed.estimators.amortized_irt import first_order
 from seedbed.estimators.amortized_irt.axes import first_planes, orientation, varimax
 from seedbed.estimators.amortized_irt.device_expectation import DeviceExpectation
 from seedbed.estimators.amortized_irt.expectation import Latent, expect
@@ -424,6 +425,33 @@ def test_expectation_of_sparse_answers_and_fixed_nodes():
     for answers, settings in ((thin, {}), (responses, {"quadrature": "fixed", "n_quadrature": 61})):
         found = DeviceExpectation("cpu")(answers, items, latent, **settings)
         assert_array_equal(found.mean, expect(answers, items, latent, **settings).mean)
+
+
+def test_em_over_torch_equals_em_over_numpy(monkeypatch):
+    """``device="cuda"`` takes PyTorch's E-step, here on the CPU, and comes to the same model."""
+    X = make_irt_responses(300, 25, "2pl", missing="mcar", missing_rate=0.2, random_state=3).data
+    with pytest.raises(ValueError, match="no GPU"):
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+        RaschModel(device="cuda").fit(X)
+    made = []
+    monkeypatch.setattr(
+        first_order, "resolve_device", lambda device: made.append(device) or torch.device("cpu")
+    )
+    for cls in (RaschModel, TwoPLModel):
+        ours, theirs = cls(tol=1e-11).fit(X), cls(tol=1e-11, device="cuda").fit(X)
+        assert_allclose(theirs.difficulty_, ours.difficulty_, atol=1e-5)
+        assert theirs.log_likelihood_ == pytest.approx(ours.log_likelihood_, abs=1e-6)
+    assert made == ["cuda", "cuda"]
+
+
+def test_a_posterior_off_the_grid_gets_a_longer_one():
+    """One hard test that everybody passed lies far beyond the prior."""
+    answers = read_responses(np.ones((3, 400)))
+    items, latent = Items.of(np.full(400, 9.0)), Latent.single(3)
+    found, expected = DeviceExpectation("cpu")(answers, items, latent), expect(answers, items, latent)
+    assert_allclose(found.mean, expected.mean, atol=1e-6)
+    assert found.mean[0] > 6
 
 
 @pytest.mark.gpu
