@@ -35,12 +35,12 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
+from seedbed.batches import derive_seed
 from seedbed.training import (
     Fit,
     LoopState,
     Score,
     TensorBatches,
-    derive_seed,
     fit_module,
     isolated_rng,
     predict_batches,
