@@ -14,9 +14,9 @@ from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 from benchmarks.harness import Row, speed_row, time_pair
 from seedbed.datasets import load_vader_ratings, make_tail_alignment
 from seedbed.estimators import ConformalTailRiskController, berk_jones_bound
-from seedbed.estimators.conformal_tail_risk.bands import berk_jones_level
 from seedbed.estimators.conformal_tail_risk.demo import tables
 from seedbed.estimators.distortion import CVaR, DistortionRisk, Mean, PowerDistortion, VaR
+from seedbed.estimators.distribution_bands import berk_jones_level
 
 PACKAGES = ("mapie",)
 DELTA = 0.1

@@ -58,13 +58,13 @@ from .cojer import false_coverage_proportion as false_coverage_proportion
 from .cojer import fcp_exceedance_probability as fcp_exceedance_probability
 from .cojer import from_mapie as from_mapie
 from .cojer import joint_error_rate as joint_error_rate
-from .conformal_tail_risk.bands import berk_jones_bound as berk_jones_bound
-from .conformal_tail_risk.bands import dkw_bound as dkw_bound
 from .conformal_tail_risk.controller import ConformalTailRiskController as ConformalTailRiskController
 from .conformal_tail_risk.display import TailRiskDisplay as TailRiskDisplay
 from .conformal_tail_risk.sampler import RejectionSampler as RejectionSampler
 from .conformal_tail_risk.testing import tail_risk_p_value as tail_risk_p_value
 from .density_ratio import RuLSIF as RuLSIF
+from .distribution_bands import berk_jones_bound as berk_jones_bound
+from .distribution_bands import dkw_bound as dkw_bound
 from .dll import AlignmentDisplay as AlignmentDisplay
 from .dll import DLLCNNClassifier as DLLCNNClassifier
 from .dll import DLLMLPClassifier as DLLMLPClassifier

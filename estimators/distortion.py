@@ -14,7 +14,12 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from seedbed.checks import check_choice, check_number
-from seedbed.estimators.conformal_tail_risk.bands import berk_jones_bound, check_band, dkw_bound
+from seedbed.estimators.distribution_bands import (
+    berk_jones_bound,
+    check_band,
+    dkw_bound,
+    order_statistic_rank,
+)
 
 __all__ = [
     "BOUNDS",
@@ -343,28 +348,6 @@ def band(risk: DistortionRisk, n: int, delta: float, bound: Bound) -> Floats:
     if bound == "berk_jones_truncated":
         start = min(math.floor((1.0 - risk.tail) * n + 1e-9), n - 1)
     return berk_jones_bound(n, delta, start)
-
-
-def order_statistic_rank(n: int, beta: float, delta: float) -> int | None:
-    """Return the rank k at which the k-th smallest loss bounds the beta-quantile from above.
-
-    Parameters
-    ----------
-    n : int
-        Number of losses.
-    beta : float
-        Quantile.
-    delta : float
-        Error probability.
-
-    Returns
-    -------
-    int or None
-        Smallest k with ``P(Bin(n, beta) >= k) <= delta``; None where n is too small.
-    """
-    ranks = np.arange(1, n + 1)
-    enough = np.flatnonzero(binom.sf(ranks - 1, n, beta) <= delta)
-    return int(ranks[enough[0]]) if len(enough) else None
 
 
 class Mean(DistortionRisk):

@@ -15,7 +15,6 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted
 
 from seedbed.checks import missing_extra
-from seedbed.estimators.conformal_tail_risk.bands import berk_jones_level
 from seedbed.estimators.conformal_tail_risk.prompts import Floats, Ladder, as_table, positions
 from seedbed.estimators.distortion import (
     BOUNDS,
@@ -29,6 +28,7 @@ from seedbed.estimators.distortion import (
     check_bound,
     upper_bounds,
 )
+from seedbed.estimators.distribution_bands import berk_jones_level
 
 MOST_THRESHOLDS, COARSE = 2000, 1000
 MONOTONE = ("dkw", "ks", "berk_jones", "berk_jones_truncated", "order_statistic", "plug_in")

@@ -7,7 +7,6 @@ import pytest
 
 from references import conformal_tail_risk as reference
 from seedbed.estimators import berk_jones_bound, dkw_bound, tail_risk_p_value
-from seedbed.estimators.conformal_tail_risk.bands import berk_jones_level, noncrossing_probability
 from seedbed.estimators.distortion import (
     BOUNDS,
     CustomDistortion,
@@ -20,6 +19,10 @@ from seedbed.estimators.distortion import (
     QuantileMixture,
     VaR,
     WangDistortion,
+)
+from seedbed.estimators.distribution_bands import (
+    berk_jones_level,
+    noncrossing_probability,
     order_statistic_rank,
 )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betaincinv, gammaln
-from scipy.stats import ksone
+from scipy.stats import binom, ksone
 
 from seedbed.checks import check_number
 
@@ -193,3 +193,25 @@ def dkw_bound(n: int, delta: float, *, exact: bool = False) -> Floats:
         raise ValueError(f"delta must be in (0, 0.5] for the inequality, got {delta!r}")
     width = float(ksone.isf(delta, n)) if exact else math.sqrt(math.log(1 / delta) / (2 * n))
     return np.maximum(np.arange(1, n + 1) / n - width, 0.0)
+
+
+def order_statistic_rank(n: int, beta: float, delta: float) -> int | None:
+    """Return the rank k at which the k-th smallest loss bounds the beta-quantile from above.
+
+    Parameters
+    ----------
+    n : int
+        Number of losses.
+    beta : float
+        Quantile.
+    delta : float
+        Error probability.
+
+    Returns
+    -------
+    int or None
+        Smallest k with ``P(Bin(n, beta) >= k) <= delta``; None where n is too small.
+    """
+    ranks = np.arange(1, n + 1)
+    enough = np.flatnonzero(binom.sf(ranks - 1, n, beta) <= delta)
+    return int(ranks[enough[0]]) if len(enough) else None
